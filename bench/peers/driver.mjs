@@ -1,4 +1,4 @@
-// What the drivers share: the message that the sink recognises, and a POST to the sink.
+// Shared by the drivers: the message that the sink recognizes, and a POST to the sink.
 
 import http from "node:http";
 
@@ -7,12 +7,12 @@ const SOCKETS = 64;
 const agent = new http.Agent({ keepAlive: true, maxSockets: SOCKETS });
 const noise = Array.from({ length: BODY_BYTES }, (_, i) => String.fromCharCode(97 + ((i * 7919) % 26))).join("");
 
-/** The monotonic clock that the sink reads too. */
+/** The monotonic clock, which the sink uses too. */
 export const nowNs = () => process.hrtime.bigint();
 
 const hex = (value, digits) => value.toString(16).padStart(digits, "0");
 
-/** The body of one message, as the load generator makes it: `HQB`, run, sequence number, due time, noise. */
+/** The body of one message, as the load generator creates it: `HQB`, run, sequence number, due time, noise. */
 export function payload(run, sequence, dueNs) {
   const marker = `HQB${hex(run, 8)}${hex(sequence, 8)}${hex(dueNs, 16)}`;
   const envelope = '{"m":""}'.length;

@@ -1,4 +1,4 @@
-// NATS JetStream that syncs every message: `worker READY_PORT NATS_PORT SINK` makes the stream, takes messages and POSTs
+// NATS JetStream that syncs every message: `worker READY_PORT NATS_PORT SINK` creates the stream, takes messages and POSTs
 // them, `publish NATS_PORT RUN SECONDS RATE IN_FLIGHT` publishes them and waits for each acknowledgement.
 
 import { AckPolicy, connect, JSONCodec, RetentionPolicy, StorageType } from "nats";

@@ -1,5 +1,5 @@
-// A handler of trivial steps that Restate runs: `handler PORT TALLY_PORT STEPS`. Each step is journalled by `run`. A
-// run counts as ended when the handler returns, before Restate has stored that.
+// A handler of trivial steps for Restate: `handler PORT TALLY_PORT STEPS`. `run` journals each step. A run counts as ended
+// when the handler returns, before Restate has stored that.
 
 import http from "node:http";
 import * as restate from "@restatedev/restate-sdk";

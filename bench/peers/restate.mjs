@@ -1,5 +1,5 @@
-// The handler that Restate calls for each message: `handler PORT SINK`. It POSTs the message and returns; when the
-// POST fails, Restate calls again. Publishing needs no driver: it is a POST to Restate's own ingress.
+// The handler that Restate calls for each message: `handler PORT SINK`. It POSTs the message and returns. If the POST
+// fails, Restate retries. Publishing needs no driver: it is a POST to Restate's own ingress.
 
 import * as restate from "@restatedev/restate-sdk";
 import { deliver } from "./driver.mjs";

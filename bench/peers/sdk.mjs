@@ -1,5 +1,5 @@
-// Trivial workflows with the official SDK: `PORT STEPS`, and the server by QSTASH_URL and QSTASH_TOKEN. A run counts as
-// ended when the server has taken its end.
+// Trivial workflows with the official SDK: `PORT STEPS`; QSTASH_URL and QSTASH_TOKEN set the server. A run counts as ended
+// when the server has accepted its end.
 
 import http from "node:http";
 import { serve } from "@upstash/workflow";

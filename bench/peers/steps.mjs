@@ -1,9 +1,9 @@
-// What the applications of workflows share: a trivial step, and a tally of each measurement, which `/_tally?run=R`
-// shows as the native endpoint shows it.
+// Shared by the workflow applications: a trivial step, and a tally of each measurement, which `/_tally?run=R` shows in
+// the format of the native endpoint.
 
 import { nowNs, percentiles } from "./driver.mjs";
 
-/** What a step returns. */
+/** The result of a step. */
 export const result = (step) => ({ step, sum: step / 2, ok: true });
 
 /** The measurement and the start of a run, from the marker that it was started with. */

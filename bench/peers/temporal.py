@@ -1,7 +1,7 @@
 """Runs workflows of trivial activities on a Temporal server: `temporal.py PORT SECONDS STEPS`.
 
-Worker and client are this process. Keeps so many runs going, each followed by the next, until the time is over, and
-waits for those under way. Some that warm up go before. Prints one line of JSON.
+Worker and client are this process. It keeps a fixed number of runs active, each followed by the next, until the time is
+over, and then waits for the active ones. Some runs before that are a warm-up. Prints one line of JSON.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 QUEUE = "bench"
 RUNS_AT_ONCE = 20
 WARM_UP_SECONDS = 1
-#: Of the worker, which has room for more than there is.
+#: Limits of the worker, larger than the number of runs.
 CONCURRENCY = 200
-#: The port opens before the namespace is there.
+#: The port opens before the namespace exists.
 READY_SECONDS = 30
 STEP_TIMEOUT = timedelta(seconds=60)
 
@@ -91,5 +91,5 @@ async def main(port, seconds, steps):
 
 if __name__ == "__main__":
     asyncio.run(main(*map(int, sys.argv[1:4])))
-    # Threads of the SDK may still run; while the interpreter takes itself apart they would crash it.
+    # Threads of the SDK may still be running, and would crash the interpreter while it shuts down.
     os._exit(0)

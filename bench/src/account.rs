@@ -1,20 +1,20 @@
-//! What a measurement cost: CPU and disk writes of the processes in it, and how much CPU everybody else used.
+//! The cost of a measurement: CPU and disk writes of its processes, and the CPU that all other programs used.
 
 use crate::clock::{now_ns, seconds_between};
 use crate::process::{NamedPid, Usage, cores, machine_busy_s};
 use std::collections::BTreeMap;
 
-/// What process trees and the machine had spent when a measurement began.
+/// The usage of process trees and of the machine at the start of a measurement.
 pub(crate) struct Account {
     processes: Vec<NamedPid>,
-    /// How to read a process: with its descendants or without.
+    /// How to read a process: with or without its descendants.
     usage: fn(u32) -> Usage,
     before: Vec<Usage>,
     machine_before_s: f64,
     start_ns: u64,
 }
 
-/// What was spent since then, per process tree.
+/// The usage since then, per process tree.
 pub(crate) struct Spent {
     cpu_s: BTreeMap<String, f64>,
     written_mb: BTreeMap<String, f64>,
@@ -23,12 +23,12 @@ pub(crate) struct Spent {
 }
 
 impl Account {
-    /// Of process trees.
+    /// Measures process trees.
     pub(crate) fn open(processes: Vec<NamedPid>) -> Self {
         Self::new(processes, Usage::of_tree)
     }
 
-    /// Of single processes; for the one that started the others.
+    /// Measures single processes. Use it for the process that started the others.
     pub(crate) fn of_processes(processes: Vec<NamedPid>) -> Self {
         Self::new(processes, Usage::of_process)
     }
@@ -50,7 +50,7 @@ impl Account {
             spent.now.insert(process.name.clone(), now);
         }
         let foreign_s = machine_s - spent.cpu_s.values().sum::<f64>();
-        // Ticks are 10 ms: what is left below zero is rounding.
+        // Ticks are 10 ms, so a value below zero is rounding.
         spent.foreign_cpu_pct = round1((foreign_s / capacity_s.max(1e-9) * 100.0).max(0.0));
         spent
     }

@@ -1,5 +1,5 @@
-//! The one clock of all measurements: `CLOCK_MONOTONIC`, comparable between processes of one machine. And the
-//! wall clock, which schedules go by.
+//! The clock of all measurements: `CLOCK_MONOTONIC`, which processes of one machine share. And the wall clock, which
+//! schedules use.
 
 use rustix::time::{ClockId, Timespec};
 
@@ -11,7 +11,7 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64
 }
 
-/// Nanoseconds since 1970, for what happens at a time of the day.
+/// Nanoseconds since 1970, for events at a time of day.
 pub(crate) fn wall_ns() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::Realtime);
     now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64
@@ -21,12 +21,12 @@ pub(crate) fn wall_ns() -> u64 {
 pub(crate) fn sleep_until_ns(due_ns: u64) {
     let due = Timespec { tv_sec: (due_ns / NS_PER_S) as i64, tv_nsec: (due_ns % NS_PER_S) as _ };
     while now_ns() < due_ns {
-        // An interrupted sleep goes round again; the deadline is absolute.
+        // After an interruption the loop continues; the deadline is absolute.
         let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &due);
     }
 }
 
-/// Seconds between two points; 0 when they are the wrong way round.
+/// Seconds between two points; 0 if they are in the wrong order.
 pub(crate) fn seconds_between(start_ns: u64, end_ns: u64) -> f64 {
     end_ns.saturating_sub(start_ns) as f64 / NS_PER_S as f64
 }

@@ -1,7 +1,7 @@
-//! `hostile`: receivers that misbehave, one port each, for as long as they are asked. Every kind that needs no
-//! certificate; the whole catalogue is played in the server's own tests.
+//! `hostile`: receivers that misbehave, one port each, until they are stopped. It has every kind that needs no
+//! certificate; the server's own tests have the whole catalogue.
 //!
-//! The first port answers anything with a JSON list of the others' addresses. Start at [`Behaviour`].
+//! The first port responds to any request with a JSON list of the others' addresses. Start at [`Behaviour`].
 
 use crate::process::raise_open_files;
 use anyhow::Result;
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     port: u16,
 }
 
-/// What a receiver does with a connection.
+/// How a receiver handles a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
     /// Closes immediately, before anything was sent.
@@ -36,11 +36,11 @@ enum Behaviour {
     EndlessBody,
     /// Sends interim responses without end.
     EndlessInterim,
-    /// Answers 500.
+    /// Responds with 500.
     Fails,
     /// Responds with 429 and asks for an immediate retry.
     AgainAtOnce,
-    /// Answers 302 to itself.
+    /// Responds with 302 to itself.
     Redirects,
 }
 
@@ -61,9 +61,9 @@ impl Behaviour {
     ];
 }
 
-/// Ports at the end of the list that all hang.
+/// Additional ports at the end of the list that all hang.
 pub(crate) const MORE_THAT_HANG: usize = 5;
-/// Between two bytes of those who drip.
+/// Interval between two bytes of a dripping receiver.
 const DRIP: Duration = Duration::from_secs(1);
 const CHUNK: usize = 16 * 1024;
 
@@ -94,9 +94,9 @@ async fn serve(port: u16) -> Result<()> {
 }
 
 async fn accept(listener: TcpListener, behaviour: Behaviour) {
-    // Out of descriptors: the next one may find some.
+    // If there is no descriptor left, the next connection may find one.
     while let Ok((stream, _)) = listener.accept().await {
-        // A client that goes away is what this is about.
+        // Clients that disconnect are expected here.
         tokio::spawn(async move { drop(misbehave(stream, behaviour).await) });
     }
 }

@@ -1,4 +1,5 @@
-//! A minimal HTTP/1.1, both ends: keep-alive connections, no pool, no library that would be measured too.
+//! A minimal HTTP/1.1 client and server with keep-alive connections. It has no pool and no library, because a library
+//! would be measured too.
 
 use anyhow::{Context, Result, bail};
 use std::ops::Range;
@@ -6,20 +7,20 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Largest request or answer that is read; the sink's list of a few million messages stays far below.
+/// Largest request or response that is read. The sink's list of a few million messages is far smaller.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
-/// Most headers of a request or an answer; more end the connection.
+/// Most headers of a request or a response. More close the connection.
 const HEADERS_MAX: usize = 128;
-/// Every answer has a date, as those of real receivers do: with less to read, whoever delivers would seem faster.
+/// Every response has a date, as those of real receivers do. Shorter responses would make the sender seem faster.
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 /// Status and body.
 pub(crate) type Answer = (u16, Vec<u8>);
 
-/// The client's end.
+/// The client side of a connection.
 pub(crate) struct Connection {
     wire: Wire,
-    /// `Retry-After` of the last answer, in seconds.
+    /// `Retry-After` of the last response, in seconds.
     pub(crate) retry_after: Option<u64>,
 }
 
@@ -30,7 +31,7 @@ impl Connection {
         Ok(Self { wire: Wire::new(stream)?, retry_after: None })
     }
 
-    /// Sends one request and reads one whole answer.
+    /// Sends one request and reads one whole response.
     pub(crate) async fn call(&mut self, request: &[u8]) -> Result<Answer> {
         let Self { wire, retry_after } = self;
         wire.stream.write_all(request).await?;
@@ -47,11 +48,11 @@ impl Connection {
     }
 }
 
-/// The server's end. It knows no `Expect`, leaves it to clients to close, and ends a connection without an answer when it does
-/// not understand a request.
+/// The server side of a connection. It ignores `Expect`, leaves closing to clients, and closes a connection without a
+/// response if it cannot parse a request.
 pub(crate) struct Requests {
     wire: Wire,
-    /// How many of the bytes belong to the request that was read last.
+    /// Bytes of the request that was read last.
     done: usize,
 }
 
@@ -69,7 +70,7 @@ impl Requests {
         Ok(Self { wire: Wire::new(stream)?, done: 0 })
     }
 
-    /// The next request, read to its end; `None` when the client has closed its side.
+    /// Reads the next request completely; `None` if the client has closed its side.
     pub(crate) async fn next(&mut self) -> Result<Option<Request<'_>>> {
         self.wire.read.drain(..self.done);
         self.done = 0;
@@ -95,16 +96,16 @@ impl Requests {
     }
 }
 
-/// A connection, and what was read of it.
+/// A connection and the bytes read from it.
 struct Wire {
     stream: TcpStream,
     read: Vec<u8>,
 }
 
-/// Where a body is.
+/// The position of a body.
 struct Body {
     place: Range<usize>,
-    /// Where the next message begins.
+    /// The start of the next message.
     next: usize,
 }
 
@@ -126,7 +127,7 @@ impl Wire {
         }
     }
 
-    /// Reads chunks, and moves what they hold together. There are no trailers.
+    /// Reads chunks and joins their contents. Trailers are not supported.
     async fn chunks(&mut self, start: usize) -> Result<Body> {
         let (mut end, mut at) = (start, start);
         loop {
@@ -150,7 +151,7 @@ impl Wire {
         }
     }
 
-    /// Reads on until there are so many bytes.
+    /// Reads until there are this many bytes.
     async fn fill(&mut self, end: usize) -> Result<()> {
         while self.read.len() < end {
             self.must_read_more().await?;
@@ -162,9 +163,9 @@ impl Wire {
         if self.read_more().await? { Ok(()) } else { bail!("connection closed") }
     }
 
-    /// False at the end of the connection.
+    /// Returns false at the end of the connection.
     async fn read_more(&mut self) -> Result<bool> {
-        // Of chunks that are short each there may be many.
+        // There may be many short chunks.
         within_bound(self.read.len())?;
         Ok(self.stream.read_buf(&mut self.read).await? > 0)
     }
@@ -179,9 +180,9 @@ fn within_bound(length: usize) -> Result<usize> {
 
 struct AnswerHead {
     status: u16,
-    /// Bytes up to the body.
+    /// Bytes before the body.
     len: usize,
-    /// Bytes of the body; `None` when it comes in chunks.
+    /// Bytes of the body; `None` if it is chunked.
     length: Option<usize>,
     /// `Retry-After` in seconds.
     retry_after: Option<u64>,
@@ -198,11 +199,11 @@ fn parse_answer_head(buffer: &[u8]) -> Result<Option<AnswerHead>> {
 }
 
 struct RequestHead {
-    /// Where path and query are.
+    /// The position of path and query.
     target: Range<usize>,
-    /// Bytes up to the body.
+    /// Bytes before the body.
     len: usize,
-    /// Bytes of the body; `None` when it comes in chunks.
+    /// Bytes of the body; `None` if it is chunked.
     length: Option<usize>,
 }
 
@@ -211,7 +212,7 @@ fn parse_request_head(buffer: &[u8]) -> Result<Option<RequestHead>> {
     let mut request = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(len) = request.parse(buffer)? else { return Ok(None) };
     let path = request.path.unwrap_or_default();
-    // Before the method there may be empty lines.
+    // Empty lines may precede the method.
     let start = path.as_ptr() as usize - buffer.as_ptr() as usize;
     Ok(Some(RequestHead { target: start..start + path.len(), len, length: body_length(request.headers)? }))
 }
@@ -220,7 +221,7 @@ fn value_of<'a>(headers: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]
     headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
-/// Bytes of the body; `None` when it comes in chunks.
+/// Bytes of the body; `None` if it is chunked.
 fn body_length(headers: &[httparse::Header<'_>]) -> Result<Option<usize>> {
     if value_of(headers, "transfer-encoding").is_some() {
         return Ok(None);
@@ -229,7 +230,7 @@ fn body_length(headers: &[httparse::Header<'_>]) -> Result<Option<usize>> {
     Ok(Some(length.transpose()?.unwrap_or(0)))
 }
 
-/// `http://address:port/path` as (`address:port`, `/path`). Only loopback addresses are taken.
+/// Splits `http://address:port/path` into (`address:port`, `/path`). Only loopback addresses are accepted.
 pub(crate) fn split_url(url: &str) -> Result<(&str, String)> {
     let rest = url.strip_prefix("http://").context("only http:// URLs")?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -241,12 +242,12 @@ pub(crate) fn split_url(url: &str) -> Result<(&str, String)> {
     Ok((host, format!("/{path}")))
 }
 
-/// One GET on a connection of its own, with the given headers (`Name: value`).
+/// Sends one GET on its own connection, with the given headers (`Name: value`).
 pub(crate) async fn get(base: &str, path: &str, headers: &[&str], timeout: Duration) -> Result<Answer> {
     exchange("GET", base, path, headers, &[], timeout).await
 }
 
-/// One POST of JSON on a connection of its own, with the given headers (`Name: value`).
+/// Sends one POST of JSON on its own connection, with the given headers (`Name: value`).
 pub(crate) async fn post(base: &str, path: &str, headers: &[&str], json: &[u8]) -> Result<Answer> {
     let length = format!("Content-Length: {}", json.len());
     let headers = [headers, &["Content-Type: application/json", &length]].concat();
@@ -272,7 +273,7 @@ async fn exchange(
     tokio::time::timeout(timeout, call).await.with_context(|| format!("no answer from {host} in {timeout:?}"))?
 }
 
-/// The body of a GET that must be answered with 200.
+/// The body of a GET whose response must be 200.
 pub(crate) async fn get_ok(base: &str, path: &str) -> Result<Vec<u8>> {
     match get(base, path, &[], Duration::from_secs(10)).await? {
         (200, body) => Ok(body),
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_tells_how_its_body_comes() {
+    fn a_head_defines_the_length_of_its_body() {
         let sized = parse_answer_head(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").unwrap().unwrap();
         assert_eq!((sized.status, sized.length), (200, Some(5)));
         let chunked = parse_answer_head(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap().unwrap();
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_read_whole_whether_sized_or_chunked() {
+    async fn sized_and_chunked_responses_are_read_completely() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(async move {
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_read_one_by_one_however_they_come() {
+    async fn requests_are_read_one_by_one_in_whatever_pieces() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let sent = [
             "POST /a/1?b=2 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloPOST /c HTTP/1.1\r\ntransfer-enc",
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_not_whole_or_too_long_is_an_error() {
+    async fn an_incomplete_or_too_long_request_is_an_error() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let too_long = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n", MESSAGE_BYTES_MAX + 1);
         let sent = [
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Sends these parts, each on its own, and then nothing more; the other end, and the answers.
+    /// Sends these parts one by one, and then nothing more. Returns the server side and the responses.
     async fn send(listener: &tokio::net::TcpListener, parts: &[&str]) -> (Requests, tokio::task::JoinHandle<String>) {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         client.set_nodelay(true).unwrap();

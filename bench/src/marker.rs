@@ -1,17 +1,17 @@
-//! The marker that every payload starts with, and the noise that follows it.
+//! The marker at the start of every payload, and the noise after it.
 //!
-//! `HQB` run(8 hex) sequence(8 hex) time(16 hex). It survives any JSON envelope, so the sink can search a
-//! body for it and a system under test may wrap the payload as it likes.
+//! `HQB` run(8 hex) sequence(8 hex) time(16 hex). It survives any JSON envelope, so the sink can search a body for it,
+//! and the system under test may wrap the payload.
 
 const PREFIX: &[u8] = b"HQB";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
-    /// Which load run sent it.
+    /// The load run that sent it.
     pub(crate) run: u32,
     /// Its number within that run.
     pub(crate) sequence: u32,
-    /// When it was due to be sent, on the monotonic clock.
+    /// When it was due, on the monotonic clock.
     pub(crate) sent_ns: u64,
 }
 
@@ -47,12 +47,12 @@ pub(crate) fn put_hex(out: &mut [u8], mut value: u64) {
     }
 }
 
-/// At most 16 digits; `u64::from_str_radix` would also take a sign.
+/// At most 16 digits. `u64::from_str_radix` would also accept a sign.
 fn parse_hex(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |value, &digit| Some(value << 4 | u64::from((digit as char).to_digit(16)?)))
 }
 
-/// Base-62 noise, always the same: storage that compresses gains about 25 % at most, nothing unusual.
+/// Base-62 noise that is always the same. Compression saves about 25 % at most, which is typical.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_marker_is_no_marker() {
+    fn a_damaged_marker_is_not_found() {
         let whole = text();
         assert_eq!(Marker::find(&whole[..Marker::LEN - 1]), None);
         assert_eq!(Marker::find(b""), None);

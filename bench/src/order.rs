@@ -1,7 +1,7 @@
-//! Whether the messages of a key arrived in the order in which they were published. Pure.
+//! Checks whether the messages of a key arrived in the order in which they were published. Pure.
 //!
-//! Publishes that overlap have no order: a message must arrive before another one only if it was acknowledged
-//! before the other was sent.
+//! Publishes that overlap have no order: a message must arrive before another one only if it was acknowledged before
+//! the other one was sent.
 
 use crate::sink::Arrival;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ pub(crate) struct Acknowledged {
     pub(crate) acked_ns: u64,
 }
 
-/// How many messages overtook one of their key. Messages take `keys` keys in turn.
+/// How many messages overtook an earlier one of their key. Messages use `keys` keys in turn.
 pub(crate) fn overtakers(acknowledged: &[Acknowledged], arrivals: &[Arrival], keys: u32) -> u64 {
     let mut places: HashMap<u32, usize> = HashMap::new();
     for (place, arrival) in arrivals.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(crate) fn overtakers(acknowledged: &[Acknowledged], arrivals: &[Arrival], ke
     lines.into_values().map(|line| overtakers_of(line, place)).sum()
 }
 
-/// The same for the messages of one key.
+/// Like [`overtakers`], for the messages of one key.
 fn overtakers_of(mut line: Vec<Acknowledged>, place: impl Fn(&Acknowledged) -> usize) -> u64 {
     let mut earlier = line.clone();
     earlier.sort_unstable_by_key(|message| message.acked_ns);
@@ -57,8 +57,8 @@ mod tests {
     }
 
     #[test]
-    fn each_key_has_an_order_of_its_own() {
-        // Keys 0 and 1 in turn, each message sent when the last was acknowledged.
+    fn each_key_has_its_own_order() {
+        // Keys 0 and 1 in turn. Each message is sent after the last one was acknowledged.
         let published = acknowledged(&[(0, 0, 1), (1, 2, 3), (2, 4, 5), (3, 6, 7), (4, 8, 9)]);
         let cases: [(&[u32], u64); 6] = [
             (&[0, 1, 2, 3, 4], 0),

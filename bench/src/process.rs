@@ -1,4 +1,4 @@
-//! What processes cost (CPU, memory, bytes written), read from `/proc`, and how children are tied to us.
+//! The usage of processes (CPU, memory, bytes written), read from `/proc`, and how children are tied to this process.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, Rlimit, Signal};
@@ -28,7 +28,7 @@ impl std::str::FromStr for NamedPid {
     }
 }
 
-/// `ps`: prints what each process tree has used so far.
+/// `ps`: prints the usage of each process tree so far.
 pub(crate) fn ps(args: &PsArgs) -> Result<()> {
     let usages: BTreeMap<&str, Usage> =
         args.processes.iter().map(|p| (p.name.as_str(), Usage::of_tree(p.pid))).collect();
@@ -50,12 +50,12 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of one process; zeros when it is gone.
+    /// The usage of one process; zeros if it has ended.
     pub(crate) fn of_process(pid: u32) -> Self {
         let Some(stat) = stat_fields(pid) else { return Self::default() };
         let status = read_proc(pid, "status");
         Self {
-            // utime, stime and those of reaped children
+            // utime, stime, and those of reaped children.
             cpu_s: stat[11..15].iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64,
             rss_mb: megabytes(&status, "VmRSS:"),
             rss_peak_mb: megabytes(&status, "VmHWM:"),
@@ -64,7 +64,7 @@ impl Usage {
         }
     }
 
-    /// Of a process and all its descendants.
+    /// The usage of a process and all its descendants.
     pub(crate) fn of_tree(root: u32) -> Self {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -87,7 +87,7 @@ impl Usage {
     }
 }
 
-/// The resident set of one process, in megabytes; 0 when it is gone. Cheaper than all of [`Usage`].
+/// The resident set of one process, in megabytes; 0 if it has ended. Cheaper than the whole [`Usage`].
 pub(crate) fn rss_mb(pid: u32) -> f64 {
     megabytes(&read_proc(pid, "status"), "VmRSS:")
 }
@@ -104,30 +104,30 @@ fn stat_fields(pid: u32) -> Option<Vec<u64>> {
     (fields.len() > 21).then_some(fields)
 }
 
-/// The number behind a name at the start of a line; 0 when there is none.
+/// The number after a name at the start of a line; 0 if there is none.
 fn field(text: &str, name: &str) -> f64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
     value.unwrap_or(0.0)
 }
 
-/// The same of a size in KiB.
+/// Like [`field`], for a size in KiB.
 fn megabytes(text: &str, name: &str) -> f64 {
     field(text, name) * 1024.0 / 1e6
 }
 
-/// Busy CPU seconds of the whole machine: everything but idle and waiting for the disk. Stolen time counts
-/// as busy, because to a measurement it is noise like any other.
+/// Busy CPU seconds of the whole machine: everything except idle and waiting for the disk. Stolen time counts as busy,
+/// because it is noise like any other.
 pub(crate) fn machine_busy_s() -> f64 {
     const BUSY: [usize; 6] = [0, 1, 2, 5, 6, STOLEN];
     machine_s(&BUSY)
 }
 
-/// CPU seconds that the hypervisor gave to other machines while ours wanted them.
+/// CPU seconds that the hypervisor gave to other machines while this one needed them.
 pub(crate) fn machine_stolen_s() -> f64 {
     machine_s(&[STOLEN])
 }
 
-/// The place of stolen time in the first line of `/proc/stat`.
+/// The index of stolen time in the first line of `/proc/stat`.
 const STOLEN: usize = 7;
 
 /// The sum of some fields of the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
@@ -145,7 +145,7 @@ pub(crate) fn cores() -> usize {
 /// Lets this process open as many connections as the system permits.
 pub(crate) fn raise_open_files() {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-    // Failing only means fewer connections, which a run would show as errors.
+    // A failure only means fewer connections, which a run reports as errors.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct TiedArgs {
     command: Vec<std::ffi::OsString>,
 }
 
-/// Becomes the command, marked to be killed when the parent ends, however it ends (the mark survives `exec`).
+/// Becomes the command, and is killed when the parent ends in whatever way (the setting survives `exec`).
 pub(crate) fn tied(args: &TiedArgs) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_usage_is_not_zero_and_a_missing_process_is() {
+    fn our_own_usage_is_not_zero_and_that_of_a_missing_process_is() {
         let ours = Usage::of_process(std::process::id());
         assert!(ours.rss_mb > 0.0 && ours.rss_peak_mb >= ours.rss_mb);
         assert_eq!(Usage::of_process(u32::MAX).rss_mb, 0.0);

@@ -1,9 +1,8 @@
-//! `ref`: reference servers that show what this machine can do at best.
+//! `ref`: reference servers that show the limits of this machine.
 //!
-//! They promise nothing but the work they are named after: no retries, no restart, no limits. The signed
-//! `syncrelay` does the least that a durable, signing server must do for a message, and is the measure that
-//! `run` compares with. It also answers `GET` with 200 and takes `/v2/batch`, so that it can stand in for
-//! the server when the runner itself is tested.
+//! They do only the work in their name: no retries, no restart, no limits. The signed `syncrelay` does the least that a
+//! durable, signing server must do for a message, and is the reference of `run`. It also responds to `GET` with 200 and
+//! accepts `/v2/batch`, so that it can stand in for the server when the runner itself is tested.
 
 use crate::process::raise_open_files;
 use anyhow::{Context, Result, bail};
@@ -45,7 +44,7 @@ pub(crate) struct Args {
     mode: Mode,
     #[arg(long, default_value_t = 9200)]
     port: u16,
-    /// Where relays forward to.
+    /// The destination of relays.
     #[arg(long)]
     dest: Option<Uri>,
     /// Sign forwards as QStash does: an HS256 JWT with the SHA-256 of the body.
@@ -70,7 +69,7 @@ pub(crate) const SIGNING_KEY: &[u8] = b"sig_0123456789abcdef0123456789abcdef";
 
 struct Record {
     bytes: Bytes,
-    /// Whom to tell that it is on disk; `None` when nobody waits.
+    /// Is notified when the record is on disk; `None` if nothing waits for it.
     stored: Option<oneshot::Sender<()>>,
 }
 
@@ -110,7 +109,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
             let app = app.clone();
             tokio::spawn(async move {
                 let service = service_fn(move |request| handle(app.clone(), request));
-                // A broken connection is the client's affair; it counts what was not answered.
+                // A broken connection is the client's problem; it counts missing responses.
                 let _ =
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             });
@@ -147,7 +146,7 @@ async fn handle(app: Arc<App>, request: Request<Incoming>) -> Result<Response<Fu
 
 async fn forward_later(app: Arc<App>, id: u64, body: Bytes) {
     let _permit = app.inflight.acquire().await;
-    // What could not be forwarded shows as missing at the sink; a reference server does not retry.
+    // A message that could not be forwarded shows as missing at the sink. A reference server does not retry.
     if let (Ok(()), Some(log)) = (forward(&app, id, body).await, &app.log) {
         let _ = log.send(Record { bytes: Bytes::copy_from_slice(&id.to_le_bytes()), stored: None });
     }
@@ -169,7 +168,7 @@ async fn forward(app: &App, id: u64, body: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// A QStash-like signature: HS256 over claims that hold the hash of the body.
+/// A signature like QStash's: HS256 over claims that contain the hash of the body.
 pub(crate) fn sign(key: &[u8], url: &str, id: u64, body: &[u8]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(body));
@@ -214,7 +213,8 @@ fn open_log(path: &Path, prealloc_mib: u64) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// One thread owns the log: take everything queued, one write, one fdatasync, then wake all who wait.
+/// One thread owns the log: it takes all queued records, writes them once, calls fdatasync once, and then wakes all
+/// waiting requests.
 fn write_log(mut file: File, sync: bool, records: &mpsc::Receiver<Record>) -> std::io::Result<()> {
     const BATCH_BYTES_MAX: usize = 4 << 20;
     let (mut buffer, mut waiting) = (Vec::with_capacity(1 << 20), Vec::new());
@@ -232,7 +232,7 @@ fn write_log(mut file: File, sync: bool, records: &mpsc::Receiver<Record>) -> st
         }
         buffer.clear();
         for stored in waiting.drain(..) {
-            // The client may have gone meanwhile.
+            // The client may have disconnected in the meantime.
             let _ = stored.send(());
         }
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_wait_are_told_once_they_are_written() {
+    fn waiting_requests_are_notified_after_the_write() {
         let path = tempfile::tempdir().unwrap();
         let path = path.path().join("log");
         let (sender, records) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! Percentiles of one run and medians over several.
+//! Percentiles of one run, and medians over several.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of samples in nanoseconds, which get sorted; `None` when there are none.
+    /// The percentiles of samples in nanoseconds, which get sorted; `None` if there are none.
     pub(crate) fn of(samples_ns: &mut [u64]) -> Option<Self> {
         if samples_ns.is_empty() {
             return None;
@@ -27,7 +27,7 @@ impl Percentiles {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; `None` when there are none.
+/// The middle value, or the mean of the two middle values; `None` if there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);

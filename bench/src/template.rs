@@ -1,4 +1,4 @@
-//! A ready-made request in which only ids and payloads change, so that sending costs next to nothing.
+//! A prepared request in which only ids and payloads change, so that sending costs next to nothing.
 
 use crate::http::split_url;
 use crate::marker::{Marker, put_hex};
@@ -15,19 +15,19 @@ pub(crate) struct Template {
     /// `address:port` to connect to.
     pub(crate) host: String,
     bytes: Vec<u8>,
-    /// Where the ids stand, 16 hex digits each.
+    /// The positions of ids, 16 hex digits each.
     id_offsets: Vec<usize>,
-    /// Where the keys stand, 8 hex digits each.
+    /// The positions of keys, 8 hex digits each.
     key_offsets: Vec<usize>,
-    /// How many keys there are; messages take them in turn.
+    /// The number of keys. Messages use them in turn.
     keys: u32,
     payload_offsets: Vec<usize>,
     payload_len: usize,
 }
 
 impl Template {
-    /// `url`, `headers` and `body` may hold `{{id}}` and `{{key}}`; `{{payload}}` in `body` is padded until the body has
-    /// `body_bytes` bytes, but never shorter than a marker.
+    /// `url`, `headers` and `body` may contain `{{id}}` and `{{key}}`. `{{payload}}` in `body` is padded until the body
+    /// has `body_bytes` bytes, but it is never shorter than a marker.
     pub(crate) fn new(method: &str, url: &str, headers: &[String], body: &str, body_bytes: usize) -> Result<Self> {
         let (host, path) = split_url(url)?;
         let payloads = body.matches(PAYLOAD).count();
@@ -60,7 +60,7 @@ impl Template {
         Ok(template)
     }
 
-    /// The same with so many different keys, at least one.
+    /// Sets the number of different keys, at least one.
     pub(crate) fn with_keys(self, keys: u32) -> Self {
         Self { keys: keys.max(1), ..self }
     }
@@ -104,7 +104,7 @@ impl Template {
     }
 }
 
-/// A marker and then noise that differs from message to message.
+/// A marker, followed by noise that differs from message to message.
 pub(crate) fn fill_payload(out: &mut [u8], marker: Marker, noise: &[u8]) {
     let (head, rest) = out.split_at_mut(Marker::LEN);
     marker.write(head);

@@ -1,14 +1,14 @@
-//! Inputs that are kept in the repository, one file per target and one line per input, escaped so that people can read
-//! them: `fuzz/corpus/<target>.txt`.
+//! Inputs in the repository: one file per target and one line per input, escaped so that people can read them
+//! (`fuzz/corpus/<target>.txt`).
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Most bytes of inputs that are kept of one target.
+/// Most bytes of inputs that are kept for one target.
 const KEPT_BYTES_MAX: usize = 6 * 1024;
 
-/// The inputs of a file; none if there is no such file.
+/// The inputs of a file; empty if the file does not exist.
 pub fn read(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -18,7 +18,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     text.lines().map(|line| unescaped(line).ok_or_else(|| wrong(line))).collect()
 }
 
-/// Writes inputs, as many as are kept: of all sizes, as evenly as it goes.
+/// Writes inputs up to the limit, spread evenly over all sizes.
 pub fn write(path: &Path, mut inputs: Vec<Vec<u8>>) -> io::Result<usize> {
     inputs.sort_by(|one, other| one.len().cmp(&other.len()).then_with(|| one.cmp(other)));
     inputs.dedup();
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_survives_a_line() {
+    fn every_byte_round_trips_through_a_line() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(unescaped(&all.escape_ascii().to_string()), Some(all));
         assert_eq!(unescaped("\\x1"), None);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_read_back() {
+    fn stored_inputs_are_bounded_and_read_back() {
         let path = std::env::temp_dir().join(format!("posthaste-corpus-{}.txt", std::process::id()));
         let inputs: Vec<Vec<u8>> = (0..200).map(|n: u8| vec![n; usize::from(n)]).collect();
         let count = write(&path, inputs.clone()).expect("it can be written");

@@ -1,8 +1,8 @@
-//! Fuzz targets: every reader of foreign bytes, with what must hold whatever the bytes are.
+//! Fuzz targets: every parser of untrusted bytes, with the properties that must hold for all inputs.
 //!
-//! Start at [`TARGETS`]; each is a file in `targets/`. `seeds` and `corpus` have the inputs they begin with, `mutate` makes new
-//! ones of them, and `run` is the loop that tries them, on any compiler. `libfuzzer/` is a package of its own that
-//! hands the same functions to libFuzzer, which is guided by coverage: `cargo xtask fuzz`.
+//! Start at [`TARGETS`]; each target is a file in `targets/`. `seeds` and `corpus` contain the first inputs, `mutate`
+//! creates new ones from them, and `run` is the loop that tries them, with any compiler. `libfuzzer/` is a separate
+//! package that passes the same functions to libFuzzer, which is guided by coverage: `cargo xtask fuzz`.
 
 pub mod corpus;
 pub mod mutate;
@@ -10,18 +10,18 @@ pub mod run;
 pub mod seeds;
 mod targets;
 
-/// A reader under test.
+/// A parser under test.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// What it is called by.
+    /// Its name.
     pub name: &'static str,
-    /// Reads an input and panics if something does not hold.
+    /// Parses an input, and panics if a property does not hold.
     pub run: fn(&[u8]),
-    /// Inputs that get far into the reader.
+    /// Inputs that get far into the parser.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All targets. A new reader of foreign bytes gets a line here and a file in `targets/`.
+/// All targets. A new parser of untrusted bytes gets a line here and a file in `targets/`.
 pub const TARGETS: [Target; 29] = [
     Target { name: "heads", run: targets::heads::run, seeds: seeds::heads },
     Target { name: "publish-headers", run: targets::publish_headers::run, seeds: seeds::publish_headers },
@@ -54,7 +54,7 @@ pub const TARGETS: [Target; 29] = [
     Target { name: "workflow-steps", run: targets::workflow_steps::run, seeds: seeds::workflow_steps },
 ];
 
-/// The target of a name.
+/// The target with this name.
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.into_iter().find(|target| target.name == name)
 }

@@ -1,4 +1,4 @@
-//! Runs the targets without the help of a compiler: `cargo run -p posthaste-fuzz -- --help`.
+//! Runs the targets with any compiler: `cargo run -p posthaste-fuzz -- --help`.
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// Targets that run at the same time.
 const AT_ONCE: usize = 2;
-/// Most memory of the whole process: inputs are small, so whoever needs more has no bound.
+/// Most memory of the whole process. Inputs are small, so a target that needs more has no limit.
 const RESIDENT_KIB_MAX: u64 = 1024 * 1024;
-/// Inputs that once found something, and the smallest ones that reach all that was ever reached.
+/// Inputs that once found a bug, and the smallest inputs that together reach all known coverage.
 const CORPUS: &str = "fuzz/corpus";
 const FAILURES: &str = "target/fuzz-failures";
 
@@ -91,7 +91,7 @@ fn named(name: &str) -> Result<Target> {
     target(name).with_context(|| format!("there is no target {name}; there are: {}", names.join(", ")))
 }
 
-/// Runs targets, some at a time, and fails if one of them does.
+/// Runs targets, several at a time, and fails if one of them does.
 fn run_all(targets: &[Target], budget: Duration, seed: u64) -> Result<()> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -136,7 +136,7 @@ fn run_one(target: &Target, budget: Duration, seed: u64) -> Result<()> {
     }
 }
 
-/// A failure, its input saved, in words that say how to repeat it.
+/// Saves the input of a failure, and returns an error that explains how to repeat it.
 fn reported(target: &Target, failure: &Failure, seed: u64) -> anyhow::Error {
     let saved = match failure.save(target.name, Path::new(FAILURES)) {
         Ok(path) => path.display().to_string(),
@@ -165,7 +165,7 @@ fn repeat(target: &Target, files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The inputs of a target that are kept.
+/// The stored inputs of a target.
 fn kept(target: &Target) -> Result<Vec<Vec<u8>>> {
     corpus::read(&path_of(target)).context(CORPUS)
 }
@@ -197,7 +197,7 @@ fn write_seeds(target: &Target, folder: &Path, dictionary: &Path) -> Result<()> 
     fs::write(dictionary, text).with_context(|| dictionary.display().to_string())
 }
 
-/// The most memory that this process has had, in KiB.
+/// The peak memory of this process, in KiB.
 fn resident_kib_max() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM is missing")?;

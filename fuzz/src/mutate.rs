@@ -1,13 +1,14 @@
-//! New inputs from known ones: bytes and case changed, pieces moved, two inputs spliced, tokens put in. One seed, one sequence.
+//! New inputs from known ones: changes bytes and case, moves pieces, splices two inputs, and inserts tokens. A seed
+//! determines the whole sequence.
 
-/// Longest input that is made.
+/// Longest generated input.
 pub const INPUT_BYTES_MAX: usize = 4 * 1024;
 /// Most changes to one input.
 const CHANGES_MAX: u64 = 6;
-/// How often a piece is repeated at most: nesting and counts are bounded well below.
+/// Most repetitions of a piece. The limits of nesting and counts are far below.
 const REPEATS_MAX: u64 = 300;
 
-/// Bytes and numbers at which readers tend to break.
+/// Bytes and numbers at which parsers tend to break.
 const TOKENS: [&str; 30] = [
     "",
     "0",
@@ -41,7 +42,7 @@ const TOKENS: [&str; 30] = [
     "\u{f7e9}",
 ];
 
-/// A sequence of numbers that one seed determines (splitmix64).
+/// A sequence of numbers that its seed determines (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -59,7 +60,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`; zero if there is none.
+    /// A number below `bound`; zero if `bound` is zero.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.number() % (bound.max(1) as u64)) as usize
     }
@@ -69,7 +70,7 @@ impl Random {
     }
 }
 
-/// Makes inputs of seeds and of the words in them.
+/// Creates inputs from seeds and from the words in them.
 pub struct Mutator {
     inputs: Vec<Vec<u8>>,
     tokens: Vec<Vec<u8>>,
@@ -77,7 +78,7 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// Starts from some inputs, which must not be none.
+    /// Starts from these inputs, of which there must be at least one.
     pub fn new(inputs: Vec<Vec<u8>>, seed: u64) -> Mutator {
         Mutator { tokens: tokens(&inputs), inputs, random: Random::new(seed) }
     }
@@ -136,7 +137,7 @@ impl Mutator {
     }
 }
 
-/// The words of the inputs, what stands between them, and the usual suspects.
+/// The words of the inputs, their separators, and common problematic tokens.
 pub fn tokens(inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut tokens: Vec<Vec<u8>> = TOKENS.iter().map(|token| token.as_bytes().to_vec()).collect();
     for input in inputs {
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_is_one_sequence_and_another_seed_another() {
+    fn a_seed_determines_the_sequence() {
         let sequence = |seed| {
             let mut mutator = Mutator::new(vec![b"1d10h".to_vec(), b"\"x\"".to_vec()], seed);
             (0..1_000).map(|_| mutator.next_input()).collect::<Vec<_>>()
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_what_separates_them_are_tokens() {
+    fn words_and_their_separators_are_tokens() {
         let tokens = tokens(&[b"rate=10, period=1m".to_vec()]);
         for word in ["rate", "=", "10", ", ", "period", "1m", "null"] {
             assert!(tokens.contains(&word.as_bytes().to_vec()), "{word}");

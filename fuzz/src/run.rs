@@ -1,7 +1,7 @@
-//! The loop: tries seeds, then what is made of them, until the time is over or an input fails.
+//! The loop: tries the seeds, then mutations of them, until the time is over or an input fails.
 //!
-//! An input fails if the target panics, or if it takes long. It is written to a file, and who runs the loop prints
-//! how to repeat it.
+//! An input fails if the target panics or takes too long. The input is written to a file, and the caller prints how to
+//! repeat it.
 
 use crate::Target;
 use crate::mutate::Mutator;
@@ -12,34 +12,34 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time one input may take, in the best of [`TRIES`]: the machine may have other things to do.
+/// Longest time for one input, as the best of [`TRIES`], because the machine may be busy.
 const INPUT_TIME_MAX: Duration = Duration::from_secs(2);
 const TRIES: usize = 3;
-/// After this long an input is said to hang, and the process ends.
+/// After this time an input counts as hanging, and the process ends.
 const HANG: Duration = Duration::from_secs(60);
-/// The time is looked at once in so many inputs.
+/// Number of inputs between two looks at the clock.
 const INPUTS_PER_LOOK: u64 = 16;
 
-/// How a run without failures went.
+/// The result of a run without failures.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Inputs that were tried.
+    /// Number of inputs.
     pub executions: u64,
-    /// How long that took.
+    /// Duration of the run.
     pub elapsed: Duration,
 }
 
-/// An input that fails.
+/// A failing input.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened.
+    /// Why it failed.
     pub reason: String,
     /// The input.
     pub input: Vec<u8>,
 }
 
 impl Failure {
-    /// Writes the input to a file of its own and says where it is.
+    /// Writes the input to its own file and returns the path.
     pub fn save(&self, target: &str, folder: &Path) -> io::Result<PathBuf> {
         fs::create_dir_all(folder)?;
         let hash = self
@@ -52,7 +52,7 @@ impl Failure {
     }
 }
 
-/// Tries all `inputs`, then what is made of them, for `budget` in all but at least all inputs once.
+/// Tries all `inputs`, then mutations of them, for `budget` in total, but at least all inputs once.
 pub fn fuzz(target: &Target, inputs: Vec<Vec<u8>>, seed: u64, budget: Duration) -> Result<Report, Failure> {
     let started = Instant::now();
     let watched = Watched::start(target.name);
@@ -95,7 +95,7 @@ fn text_of(cause: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or("panicked without a text").to_owned()
 }
 
-/// Knows which input is being tried, so that one that hangs is known.
+/// Records the current input, so that an input that hangs is known.
 struct Watched {
     current: Arc<Mutex<(Instant, Vec<u8>)>>,
 }
@@ -139,7 +139,7 @@ mod tests {
         vec![b"1d10h30m".to_vec(), b"\"x\"".to_vec()]
     }
 
-    /// A reader that forgets to look for a unit that comes twice.
+    /// A parser that does not notice a repeated unit.
     fn planted(input: &[u8]) {
         let is_hour = |byte: &&u8| **byte == b'h';
         assert!(input.iter().filter(is_hour).count() < 2 || input.contains(&b'"'), "two hours");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn one_seed_fails_with_one_input() {
+    fn a_seed_determines_the_failing_input() {
         let target = Target { name: "planted", run: planted, seeds };
         let input = |seed| fuzz(&target, seeds(), seed, Duration::from_secs(30)).expect_err("it is found").input;
         assert_eq!(input(5), input(5));

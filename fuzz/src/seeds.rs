@@ -1,4 +1,4 @@
-//! The inputs that targets begin with: the vectors of the specification, and a few of our own that get far.
+//! The first inputs of the targets: the vectors of the specification, and some of our own that get far into the parser.
 
 mod heads;
 
@@ -15,7 +15,7 @@ const RETRY_EXPRESSIONS: &str = include_str!("../../vectors/retry-expr.json");
 const SIGNATURES: &str = include_str!("../../vectors/signature.json");
 const SSRF: &str = include_str!("../../vectors/ssrf.json");
 
-/// The texts under a name, in all entries of some lists of a file of vectors.
+/// The texts with this name in all entries of some lists in a file of vectors.
 fn texts(file: &str, lists: &[&str], name: &str) -> Vec<Vec<u8>> {
     let file: Value = serde_json::from_str(file).expect("the vectors are JSON");
     let entries = lists.iter().flat_map(|list| file[*list].as_array().expect("a list"));
@@ -26,8 +26,8 @@ fn own(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// The same inputs behind a prefix.
-fn behind(prefix: &[u8], inputs: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+/// The same inputs after a prefix.
+fn with_prefix(prefix: &[u8], inputs: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     inputs.into_iter().map(|input| [prefix, &input].concat()).collect()
 }
 
@@ -36,7 +36,7 @@ fn api_cases() -> Vec<Value> {
     file["cases"].as_array().expect("a list").clone()
 }
 
-/// Headers of the hostile requests, and one publish with everything.
+/// Headers of the hostile requests, and one publish with all headers.
 pub fn publish_headers() -> Vec<Vec<u8>> {
     let headers = |case: Value| -> Vec<u8> {
         let lines = case["headers"].as_object().into_iter().flatten();
@@ -62,7 +62,7 @@ pub fn publish_headers() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Paths of the hostile requests behind `/v2/publish/`, and the URLs of the egress vectors.
+/// Paths of the hostile requests after `/v2/publish/`, and the URLs of the egress vectors.
 pub fn destination() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = api_cases()
         .iter()
@@ -90,12 +90,15 @@ pub fn retry_delay() -> Vec<Vec<u8>> {
     texts(RETRY_EXPRESSIONS, &["valid", "invalid"], "expr")
 }
 
-/// Cron expressions of the vectors, some a week before a clock change, and a zone in front of each.
+/// Cron expressions of the vectors, some of them a week before a clock change and with a zone in front.
 pub fn cron() -> Vec<Vec<u8>> {
     let minutes = |time: u32| (time / 60).to_le_bytes();
-    let mut seeds = behind(&minutes(1_780_315_200), texts(CRON, &["vectors"], "header"));
-    seeds.extend(behind(&minutes(1_772_700_000), texts(CRON, &["vectors", "errors"], "expr")));
-    seeds.extend(behind(&minutes(1_792_600_000), own(&["TZ=America/New_York 30 1 * * *", "@every 90m", "0 0 29 2 *"])));
+    let mut seeds = with_prefix(&minutes(1_780_315_200), texts(CRON, &["vectors"], "header"));
+    seeds.extend(with_prefix(&minutes(1_772_700_000), texts(CRON, &["vectors", "errors"], "expr")));
+    seeds.extend(with_prefix(
+        &minutes(1_792_600_000),
+        own(&["TZ=America/New_York 30 1 * * *", "@every 90m", "0 0 29 2 *"]),
+    ));
     seeds
 }
 
@@ -107,7 +110,7 @@ pub fn flow_control() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Lists of what to hide.
+/// Lists of fields to redact.
 pub fn redact() -> Vec<Vec<u8>> {
     own(&[
         "body",
@@ -125,7 +128,7 @@ fn bodies_of(path: &str) -> Vec<Vec<u8>> {
     bodies.iter().filter(at_path).filter_map(|case| Some(case["body"].as_str()?.as_bytes().to_vec())).collect()
 }
 
-/// Bodies of batches in the hostile requests, and one of each kind of header.
+/// Batch bodies of the hostile requests, and one with each kind of header.
 pub fn batch() -> Vec<Vec<u8>> {
     let mut seeds = bodies_of("/v2/batch");
     seeds.extend(own(&[
@@ -162,7 +165,7 @@ pub fn filters() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Forms and queries of the console's pages; the first byte chooses the page.
+/// Forms and queries of the console's pages. The first byte selects the page.
 pub fn console() -> Vec<Vec<u8>> {
     let dead_letters = [
         "what=one&id=1686652644442-12&next=%2Fconsole%2Fdlq&method=PUT&retries=+5+",
@@ -184,7 +187,7 @@ pub fn console() -> Vec<Vec<u8>> {
         "destination=HTTPS%3A%2F%2F%C3%A4&options=upstash-forward-x%3A+%0Ay%3A+1",
     ];
     let pages = [own(&dead_letters), own(&messages), own(&send)];
-    pages.into_iter().enumerate().flat_map(|(page, seeds)| behind(&[page as u8], seeds)).collect()
+    pages.into_iter().enumerate().flat_map(|(page, seeds)| with_prefix(&[page as u8], seeds)).collect()
 }
 
 /// Ids and cursors.
@@ -231,7 +234,7 @@ pub fn receiver() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Requests of one scheme of the vectors, and bodies to sign.
+/// Requests of one scheme in the vectors, and bodies to sign.
 fn webhook(scheme: &str) -> Vec<Vec<u8>> {
     let request = |case: &Value| {
         let lines = case["headers"].as_object().into_iter().flatten();
@@ -241,10 +244,10 @@ fn webhook(scheme: &str) -> Vec<Vec<u8>> {
     };
     let cases = signature_cases("webhooks");
     let mut seeds: Vec<Vec<u8>> = cases.iter().filter(|case| case["scheme"] == scheme).map(request).collect();
-    seeds.extend(behind(&[0, 0], own(&WEBHOOK_BODIES)));
-    // As old and as far ahead as it may be, and a second more.
+    seeds.extend(with_prefix(&[0, 0], own(&WEBHOOK_BODIES)));
+    // As old and as far ahead as allowed, and one second more.
     for time in [[60, 0], [60, 1], [196, 0], [195, 4]] {
-        seeds.extend(behind(&time, own(&WEBHOOK_BODIES[..1])));
+        seeds.extend(with_prefix(&time, own(&WEBHOOK_BODIES[..1])));
     }
     seeds.extend(own(&WEBHOOK_BODIES));
     seeds
@@ -273,7 +276,7 @@ pub fn webhook_standard() -> Vec<Vec<u8>> {
     webhook("standard")
 }
 
-/// Requests of Slack: the vectors have none.
+/// Requests of Slack, which are not in the vectors.
 pub fn webhook_slack() -> Vec<Vec<u8>> {
     let mut seeds = webhook("slack");
     let mac = "4a7d".repeat(16);
@@ -303,7 +306,7 @@ fn body_of(case: &Value) -> Vec<u8> {
     STANDARD.decode(case["body_b64"].as_str().unwrap_or_default()).expect("a body is base64")
 }
 
-/// Headers of the vectors that say when to try again.
+/// Retry headers of the vectors.
 pub fn retry_after() -> Vec<Vec<u8>> {
     let file: Value = serde_json::from_str(DURATIONS).expect("the vectors are JSON");
     let line = |case: &Value| {
@@ -318,13 +321,13 @@ pub fn retry_after() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Answers over HTTP/1.1 and HTTP/2.
+/// Responses over HTTP/1.1 and HTTP/2.
 pub fn answer() -> Vec<Vec<u8>> {
-    let mut seeds = behind(&[0, 0], own(&HTTP1_ANSWERS));
-    seeds.extend(behind(&[2, 3], own(&HTTP1_ANSWERS)));
-    seeds.extend(behind(&[4, 1], own(&HTTP1_ANSWERS)));
-    seeds.extend(behind(&[0, 0xe0], own(&HTTP1_ANSWERS[3..5])));
-    seeds.extend(behind(&[2, 0xe3], own(&["HTTP/1.1 200 OK\r\n\r\nwithout an end"])));
+    let mut seeds = with_prefix(&[0, 0], own(&HTTP1_ANSWERS));
+    seeds.extend(with_prefix(&[2, 3], own(&HTTP1_ANSWERS)));
+    seeds.extend(with_prefix(&[4, 1], own(&HTTP1_ANSWERS)));
+    seeds.extend(with_prefix(&[0, 0xe0], own(&HTTP1_ANSWERS[3..5])));
+    seeds.extend(with_prefix(&[2, 0xe3], own(&["HTTP/1.1 200 OK\r\n\r\nwithout an end"])));
     // SETTINGS, their acknowledgement, HEADERS with `:status: 200`, DATA that ends the stream.
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0].as_slice();
     let acknowledged = [0, 0, 0, 4, 1, 0, 0, 0, 0].as_slice();
@@ -350,7 +353,7 @@ const HTTP1_ANSWERS: [&str; 9] = [
     "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nX-8bit: \u{fc}\r\n\r\nshort",
 ];
 
-/// URLs and DNS answers of the vectors.
+/// URLs and DNS records of the vectors.
 pub fn egress() -> Vec<Vec<u8>> {
     let file: Value = serde_json::from_str(SSRF).expect("the vectors are JSON");
     let line = |case: &Value| {
@@ -367,9 +370,9 @@ pub fn egress() -> Vec<Vec<u8>> {
 
 /// A run that has just begun.
 const NEW_RUN: &str = r#"{"no":1,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{},"retries":3,"caller_ip":""},"state":"RUN_STARTED"}"#;
-/// A run with all that one can have.
+/// A run with all optional fields.
 const FAILED_RUN: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{"lazy_fetch":true},"labels":["l"],"headers":[["A","b"]],"retries":3,"retry_delay":"1","flow":{"key":"k","rate":1,"period_ms":1000},"failure":{"url":"f","retries":1},"redact":{"body":true},"caller_ip":"","trigger":"rest","depth":1},"state":"RUN_FAILED","ended_at":9,"failure":{"entry":0,"retried":3,"error":"e","status":500,"answer_bytes":2,"dlq_id":{"at":9,"n":5},"is_in_dlq":true,"call":{"id":"msg_4CYo2cv96rizU2hTBrTFUu","state":"CALLBACK_INPROGRESS","due":9}}}"#;
-/// What is known of the bytes of an entry.
+/// The gist of an entry's bytes.
 const GIST: &str =
     r#"{"size":2,"digest":"0123456789abcdef0123456789abcdef","info":{"id":1,"kind":"Run","concurrent":1}}"#;
 /// An event that a run waits for.
@@ -377,9 +380,9 @@ const WAIT: &str = r#"{"event":"e","step":{"stepId":2,"more":[1,null,{"a":"b"}]}
 /// A run that a run has invoked.
 const INVOKE: &str =
     r#"{"step":{"stepId":3},"run_id":"c","created_at":2,"url":"u","run_headers":[["A","b"]],"headers":[["C","d"]]}"#;
-/// A run that waits for the end of another.
+/// A run that waits for the end of another run.
 const INVOKER: &str = r#"{"run_id":"p","created_at":1,"url":"u","step":{"stepId":1},"headers":[["C","d"]]}"#;
-/// What was said with an entry that is a call.
+/// The terms of an entry that is a call.
 const TERMS: &str = r#"{"call_type":"toCallback","content_type":"text/plain","accepted_at":1,"headers":[["A","b"]],"retries":3,"retry_delay":"1","timeout_ms":5,"flow":{"key":"k","period_ms":1000},"call":{"url":"u","method":"PUT","step":3,"is_forgiven":true,"result_headers":[["C","d"]],"result_retries":2}}"#;
 /// A delivery that has failed.
 const DELIVERY: &str = r#"{"state":"failed","due":5,"attempts":2,"errors":[{"at":4,"response":{"status":500}},{"at":5,"error":"timeout"}],"ended_at":6,"duration_ms":7}"#;
@@ -454,7 +457,7 @@ pub fn stored() -> Vec<Vec<u8>> {
     ]
     .concat();
     let note = [integer(1), integer(2), text(WAIT), integer(2), vec![4, 2, 0xff, 0]].concat();
-    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue, entry, note]));
+    seeds.extend(with_prefix(&[8], vec![numbers, message, schedule, queue, entry, note]));
     seeds
 }
 
@@ -492,10 +495,10 @@ pub fn journal() -> Vec<Vec<u8>> {
     ];
     let mut seeds: Vec<Vec<u8>> = changes.to_vec();
     seeds.push(changes.concat());
-    behind(&[0, 0], seeds)
+    with_prefix(&[0, 0], seeds)
 }
 
-/// What clients of workflows send: triggers, steps, calls, invokes, waits, and queries for runs.
+/// Requests of workflow clients: triggers, steps, calls, invokes, waits, and queries for runs.
 pub fn workflow_publish() -> Vec<Vec<u8>> {
     const STEP: &str = "Upstash-Workflow-Init: false\nUpstash-Workflow-RunId: wfr_1\nUpstash-Workflow-Url: https://app.example/flow\n\
                         Upstash-Workflow-Sdk-Version: 1\nUpstash-Forward-Upstash-Workflow-Sdk-Version: 1\nUpstash-Method: POST\n\
@@ -512,7 +515,7 @@ pub fn workflow_publish() -> Vec<Vec<u8>> {
                      "workflowUrl":"https://app.example/flow","step":{"stepId":3,"stepType":"Invoke","concurrent":1}}"#;
     let wait = r#"{"url":"u","timeout":"10s","timeoutHeaders":{"Upstash-Workflow-RunId":["wfr_1"],"Upstash-Forward-X":"1"},
                    "step":{"stepId":4,"stepType":"Wait","stepName":"w","concurrent":1}}"#;
-    // No client may have these sent.
+    // Headers that no client may set.
     const FORGED: &str = "Upstash-Forward-Upstash-Signature: s\nUpstash-Forward-Upstash-Message-Id: msg_1\n\
                           Upstash-Forward-Connection: close\nUpstash-Forward-Proxy-X: p\nUpstash-Forward-Posthaste-Hops: 1\n\
                           Upstash-Callback-Forward-Upstash-Retried: 1\nUpstash-Forward-Transfer-Encoding: chunked";
@@ -542,27 +545,27 @@ pub fn workflow_publish() -> Vec<Vec<u8>> {
         ("2", "Upstash-Workflow-RunId: wfr_1".to_owned(), forged_wait),
         ("2", String::new(), r#"{"timeout":7,"timeoutHeaders":{"Upstash-Workflow-RunId":"r"},"step":{"stepId":1}}"#),
     ] {
-        // The digits are the remainders that choose.
+        // The digits are the remainders that select the kind.
         let kind = kind.as_bytes()[0] - b'0';
         seeds.push([&[kind], head.as_bytes(), b"\n\n", body.as_bytes()].concat());
     }
-    seeds.extend(behind(
+    seeds.extend(with_prefix(
         &[3],
         own(&["state=RUN_FAILED&workflowRunId=a&label=l&fromDate=1&toDate=2&count=3", "groupBy=x"]),
     ));
     seeds
 }
 
-/// What happens to a run, one thing a line: steps, branches, calls, waits, events, ends.
+/// Events of a run, one per line: steps, branches, calls, waits, events, ends.
 pub fn workflow_steps() -> Vec<Vec<u8>> {
     const RUN: &str = r#"{"stepId":1,"stepName":"a","stepType":"Run","out":"1","concurrent":1}"#;
     const PLAN: &str = r#"{"stepId":0,"stepName":"a","stepType":"Run","concurrent":2,"targetStep":2}"#;
     const WAIT: &str = r#"{"stepId":3,"stepName":"w","stepType":"Wait","concurrent":1}"#;
     let line = |kind: u8, text: &str| [&[b'\n', kind], text.as_bytes()].concat();
     let inputs: [&[(u8, &str)]; 10] = [
-        // A number that changes if it is not read exactly.
+        // A number that changes unless it is read exactly.
         &[(3, r#"{"stepId":1,"concurrent":118446744073709570000.0}"#)],
-        // Results for a step that has one, by whoever says so.
+        // Results for a step that already has one, from various senders.
         &[(0, r#"{"stepId":4,"out":"1"}"#), (6, r#"{"stepId":4,"stepType":"Invoke"}"#), (3, r#"{"stepId":4}"#)],
         &[(6, r#"{"stepId":4}"#), (6, r#"{"stepId":4,"stepName":"b"}"#), (5, "early"), (3, r#"{"stepId":4}"#)],
         &[(0, RUN), (7, "0"), (7, "1")],

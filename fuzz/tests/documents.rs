@@ -1,4 +1,4 @@
-//! What the documents say about the targets is true.
+//! The documentation of the targets is correct.
 
 use posthaste_fuzz::TARGETS;
 use std::collections::HashSet;
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 const PAGE: &str = include_str!("../../docs/reliability/hostile-input.md");
 const SUMMARY: &str = include_str!("../../docs/reliability.md");
 
-/// The names in the first column of the table under a heading of its own.
+/// The names in the first column of the table under its heading.
 fn documented() -> HashSet<&'static str> {
     let (_, table) = PAGE.split_once("| target | reads |").expect("the page has a table of targets");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
@@ -20,7 +20,7 @@ fn the_page_names_every_target() {
 }
 
 #[test]
-fn the_summary_counts_them() {
+fn the_summary_counts_the_targets() {
     let row = format!("| fuzzing | {} targets;", TARGETS.len());
     assert!(SUMMARY.contains(&row), "docs/reliability.md has no row that starts with {row:?}");
 }

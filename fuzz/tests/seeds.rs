@@ -1,4 +1,4 @@
-//! Every target holds for its seeds and for what was ever kept, and a name means one target.
+//! Every target holds for its seeds and its stored inputs, and names are unique.
 
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{EventDetail, Response};
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 #[test]
-fn targets_hold_for_their_seeds_and_for_what_was_kept() {
+fn targets_hold_for_their_seeds_and_stored_inputs() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     for target in TARGETS {
         let mut inputs = (target.seeds)();
@@ -38,7 +38,7 @@ fn names_are_unique() {
 }
 
 #[test]
-fn seeds_of_stored_records_are_whole() {
+fn seeds_of_stored_records_are_complete() {
     for seed in seeds::journal() {
         let read = frame::ops(&seed);
         assert!(read.is_ok(), "{read:?}: {}", seed.escape_ascii());

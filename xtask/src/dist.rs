@@ -1,5 +1,5 @@
-//! The server as it is shipped and measured: optimized as a whole, with jemalloc, and with the names of all crates that it was
-//! built from inside the binary, so that `cargo audit bin` and image scanners find its advisories years later.
+//! Builds the server as it is shipped and measured: with whole-program optimization, with jemalloc, and with the names
+//! of all its crates inside the binary, so that `cargo audit bin` and image scanners can find advisories years later.
 
 use crate::tree::root;
 use anyhow::{Context, Result, bail};
@@ -7,7 +7,7 @@ use std::env::{join_paths, split_paths, var_os};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The version of `cargo auditable` that is installed where there is none.
+/// The version of `cargo auditable` to install if it is missing.
 const AUDITABLE_VERSION: &str = "0.7.7";
 
 /// Builds `target/dist/posthaste`.

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: one target of `fuzz/` under libFuzzer, guided by coverage. Works with the stable compiler.
+//! `cargo xtask fuzz`: runs one target of `fuzz/` under libFuzzer, guided by coverage. Works with the stable compiler.
 
 use crate::tree;
 use anyhow::{Context, Result, bail};
@@ -7,16 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The version that is installed if there is none.
+/// The version to install if it is missing.
 const CARGO_FUZZ: &str = "0.13.2";
-/// Where the program and everything that it finds is; nothing of it is committed.
+/// The directory of the program and of all its findings, which are not committed.
 const PACKAGE: &str = "fuzz/libfuzzer";
-/// Longest input; what is longer than this is refused by length.
+/// Longest input. Parsers reject longer ones by their length.
 const INPUT_BYTES_MAX: usize = 4096;
 /// Longest input that is kept in the repository.
 const KEPT_BYTES_MAX: usize = 160;
 
-/// Tries a target for some seconds. Fails if an input does, and says how to repeat it.
+/// Runs a target for some seconds. If an input fails, returns an error that explains how to repeat it.
 pub(crate) fn run(target: &str, seconds: u32) -> Result<()> {
     let session = Session::prepare(target)?;
     let folders = [session.corpus.clone().into()];
@@ -41,7 +41,7 @@ pub(crate) fn run(target: &str, seconds: u32) -> Result<()> {
     )
 }
 
-/// Keeps some of the smallest inputs that reach all that was reached so far, so that they are tried everywhere.
+/// Keeps some of the smallest inputs that reach all known coverage, so that all tests try them.
 pub(crate) fn keep(target: &str) -> Result<()> {
     let session = Session::prepare(target)?;
     let smallest = session.corpus.with_extension("smallest");
@@ -64,7 +64,7 @@ fn flag(name: &str, path: &Path) -> OsString {
     flag
 }
 
-/// What a run of libFuzzer needs.
+/// The environment of a libFuzzer run.
 struct Session<'a> {
     root: PathBuf,
     target: &'a str,
@@ -93,7 +93,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Runs libFuzzer. Without a sanitizer: there is no unsafe code of ours, and it is several times as fast.
+    /// Runs libFuzzer. Without a sanitizer, because the project has no unsafe code, and it is several times faster.
     fn libfuzzer(&self, folders: &[OsString], options: &[OsString]) -> Result<bool> {
         let mut command = self.cargo(&["fuzz", "run", "--sanitizer", "none", "--fuzz-dir", PACKAGE, "any"]);
         command.args(folders).arg("--").args(options).env("POSTHASTE_FUZZ_TARGET", self.target);
@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root).args(arguments);
-        // What cargo says about this program would make build scripts think that something has changed.
+        // cargo's variables about this program would make build scripts rerun.
         let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
         for (name, _) in std::env::vars().filter(|(name, _)| is_ours(name)) {
             command.env_remove(name);

@@ -1,5 +1,5 @@
-//! Automation of this repository: `cargo xtask tidy` checks the rules that the compiler and Clippy do not,
-//! `cargo xtask fuzz` tries to break one reader of foreign bytes, `cargo xtask dist` makes the binary that is shipped.
+//! Automation of this repository: `cargo xtask tidy` checks rules that the compiler and Clippy do not, `cargo xtask
+//! fuzz` fuzzes one parser of untrusted bytes, and `cargo xtask dist` builds the shipped binary.
 
 mod dist;
 mod fuzz;

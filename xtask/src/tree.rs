@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// What is never looked at: made by tools, not by us.
+/// Directories and files that tools create. They are skipped.
 const SKIPPED: [&str; 12] = [
     ".git",
     "target",
@@ -19,7 +19,7 @@ const SKIPPED: [&str; 12] = [
     "artifacts",
 ];
 
-/// A text file: its path from the root, with slashes, and what is in it.
+/// A text file: its path from the root, with slashes, and its text.
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,
@@ -41,14 +41,14 @@ pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
 }
 
-/// The repository that this program was built in.
+/// The root of the repository that contains the sources of this program.
 pub(crate) fn root() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the repository")?;
     Ok(root.to_owned())
 }
 
 impl Tree {
-    /// Reads the repository that this program was built in.
+    /// Reads the repository that contains the sources of this program.
     pub(crate) fn read() -> Result<Tree> {
         let root = root()?;
         let mut tree = Tree { root: root.clone(), files: Vec::new() };
@@ -77,7 +77,7 @@ impl Tree {
             if kind.is_dir() {
                 self.read_dir(&path)?;
             } else if kind.is_file() {
-                // What is not text has no rules.
+                // Files that are not text have no rules.
                 let Ok(text) = std::fs::read_to_string(&path) else { continue };
                 let path = path.strip_prefix(&self.root)?.to_string_lossy().replace('\\', "/");
                 self.files.push(File { path, text });

@@ -1,7 +1,7 @@
-//! Child processes: started, waited for, ended by their id, also when we end early.
+//! Child processes. They are started, awaited, and ended by their id, also when this process ends early.
 //!
-//! Three nets: [`Child::stop`] in the normal course, `Drop` on errors and signals, and `tied` (the kernel
-//! kills the child when this process is gone) for everything else.
+//! There are three mechanisms: [`Child::stop`] in the normal course, `Drop` after errors and signals, and `tied` (the
+//! kernel kills the child when this process ends) in all other cases.
 
 use crate::clock::{now_ns, seconds_between};
 use anyhow::{Context, Result, bail};
@@ -13,15 +13,15 @@ use tokio::process::Command;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a child gets to end by itself when we have to leave.
+/// How long a child may take to end after an early exit of this process.
 const DROP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(5);
 
 /// How a child shows that it is ready.
 pub(super) enum Ready<'a> {
-    /// It answers a GET for this path with 200.
+    /// It responds to a GET of this path with 200.
     Path(&'a str),
-    /// It takes connections.
+    /// It accepts connections.
     Port,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Child {
     /// `http://127.0.0.1:port`
     pub(super) base: String,
     log: PathBuf,
-    /// From the start until it was ready.
+    /// Seconds from its start until it was ready.
     pub(super) ready_s: f64,
 }
 
 impl Child {
-    /// Starts `words` and waits until it is ready. Output goes to a file in `dir`.
+    /// Starts `words` and waits until it is ready. Its output goes to a file in `dir`.
     pub(super) async fn start<'a>(
         name: &str,
         words: &[String],
@@ -79,7 +79,7 @@ impl Child {
         }
     }
 
-    /// An error with its last words when the child has ended.
+    /// Returns an error with its last output if the child has ended.
     pub(super) fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait()? {
             bail!("{} ended ({status}); its last words:\n{}", self.name, self.last_words());
@@ -87,7 +87,7 @@ impl Child {
         Ok(())
     }
 
-    /// Asks the child to end and waits for it; returns how many seconds that took.
+    /// Asks the child to end, waits for it, and returns how many seconds that took.
     pub(super) async fn stop(mut self) -> Result<f64> {
         let start_ns = now_ns();
         self.signal(Signal::TERM);
@@ -98,13 +98,13 @@ impl Child {
         Ok(seconds_between(start_ns, now_ns()))
     }
 
-    /// Ends the child at once, for one that would wait for what never ends and has nothing left to lose.
+    /// Kills the child, for one that would wait for something endless and has nothing to lose.
     pub(super) async fn kill(mut self) -> Result<()> {
         self.process.kill().await.with_context(|| format!("{} cannot be ended", self.name))
     }
 
     fn signal(&self, signal: Signal) {
-        // `id` is `None` once the child has been waited for, so that a reused id is never hit.
+        // `id` is `None` once the child was awaited, so that a reused id is never signalled.
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid as i32));
         if let Some(pid) = pid {
             let _ = rustix::process::kill_process(pid, signal);
@@ -140,8 +140,8 @@ impl Drop for Child {
     }
 }
 
-/// A command that the kernel kills when this process ends, in a process group of its own (so that Ctrl-C
-/// reaches only us), without settings from our environment.
+/// A command that the kernel kills when this process ends. It has its own process group (so that Ctrl-C reaches only
+/// this process), and no settings from our environment.
 pub(super) fn tied_command(words: &[String]) -> Result<Command> {
     let mut command = Command::new(this_program()?);
     command.arg("tied").arg("--parent").arg(std::process::id().to_string()).arg("--").args(words);
@@ -150,7 +150,7 @@ pub(super) fn tied_command(words: &[String]) -> Result<Command> {
             command.env_remove(name);
         }
     }
-    // All of the load comes from one address. Versions before this setting ignore it.
+    // The whole load comes from one address. Versions before this setting ignore it.
     command.env("POSTHASTE_CONNECTIONS_PER_ADDRESS", "10000");
     command.process_group(0).stdin(Stdio::null()).kill_on_drop(true);
     Ok(command)
@@ -161,7 +161,7 @@ pub(super) fn this_program() -> Result<String> {
     Ok(path.to_str().context("the path of this program is not UTF-8")?.to_owned())
 }
 
-/// A loopback port that nobody listens on.
+/// A free loopback port.
 pub(super) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

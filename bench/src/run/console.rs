@@ -1,7 +1,7 @@
-//! The console on top of a million messages: how long its pages take, and what a page with live charts costs.
+//! The console on top of a million messages: the response time of its pages, and the cost of a page with live charts.
 //!
-//! Pages are asked for as a browser does, one after the other. A page that is open asks for itself again every so often;
-//! how often stands in it.
+//! Pages are requested one after the other, as a browser does. An open page reloads itself at an interval that the page
+//! contains.
 
 use super::figure::{Figure, TARGET, goal, number};
 use super::fill::Backlog;
@@ -18,18 +18,18 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 const SCENARIO: &str = "console";
-/// Messages that are stored, or fewer if fewer are asked for.
+/// Stored messages, unless the plan has fewer.
 const STORED_MAX: u32 = 1_000_000;
 /// The page with live charts.
 const NOW: &str = "/console";
-/// How often each page is asked for.
+/// How often each page is requested.
 const TIMES: usize = 50;
-/// The label of the message that was published before all others.
+/// The label of the oldest message.
 const OLDEST: &str = "the-oldest-of-all";
 /// Pages with live charts that are open at the same time.
 const OPEN: u32 = 10;
 
-/// Pages of the console, and those whose time has a goal.
+/// Pages of the console, and whether their time has a goal.
 const PAGES: [(&str, &str, bool); 8] = [
     ("messages", "/console/messages", true),
     ("messages, oldest first", "/console/messages?order=earliestFirst", true),
@@ -79,7 +79,7 @@ async fn time(target: &Target, path: &str) -> Result<Percentiles> {
     Percentiles::of(&mut took).context("no page was timed")
 }
 
-/// What pages with live charts cost, in turns with the same time without them.
+/// The cost of pages with live charts, alternating with the same time without them.
 async fn charts(bench: &mut Bench, target: &Target) -> Result<Vec<Figure>> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 1..=bench.plan.rounds {
@@ -106,7 +106,7 @@ async fn charts(bench: &mut Bench, target: &Target) -> Result<Vec<Figure>> {
     ])
 }
 
-/// So many pages stay open for so long, or until each was shown once.
+/// Keeps this many pages open for this time, or until each was loaded once.
 async fn watch(target: &Target, open: u32, time: Duration) -> Result<()> {
     let every = refreshed_every(&Browser::open(target).await?.show(NOW).await?)?;
     let shown = (time.as_millis() / every.as_millis().max(1)).max(1) as u32;
@@ -129,7 +129,7 @@ async fn watch(target: &Target, open: u32, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// How often the page wants to be asked for again.
+/// The reload interval of a page.
 fn refreshed_every(page: &[u8]) -> Result<Duration> {
     const NAME: &str = "data-refresh=\"";
     let page = std::str::from_utf8(page)?;
@@ -150,7 +150,7 @@ impl Browser {
         Ok(Self { host: host.to_owned(), connection: Connection::open(host).await? })
     }
 
-    /// The whole page.
+    /// Loads the whole page.
     async fn show(&mut self, path: &str) -> Result<Vec<u8>> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/html\r\n\r\n", self.host);
         match self.connection.call(request.as_bytes()).await? {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_says_how_often_it_is_refreshed() {
+    fn the_reload_interval_is_read_from_the_page() {
         let every = refreshed_every(br#"<p></p><div id="now" data-refresh="2000" data-also="x">"#).unwrap();
         assert_eq!(every, Duration::from_secs(2));
         assert!(refreshed_every(b"<p>still</p>").is_err());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_what_its_page_looks_for() {
+    fn the_page_of_the_oldest_message_filters_by_its_label() {
         assert!(PAGES.iter().any(|(_, path, _)| path.ends_with(&format!("label={OLDEST}"))));
     }
 }

@@ -1,8 +1,7 @@
-//! A large backlog of messages that are due in a week: what it costs in memory, how long a restart takes with
-//! it, whether it is all still there, how punctual timers are, and whether new messages are as fast and as
-//! cheap as without it.
-//!
-//! One server is filled in steps; at each the cost of new messages is measured. On top of the whole backlog it
+//! A large backlog of messages that are due in a week: its cost in memory, the duration of a restart with it, whether
+//! all of it survives the restart, the accuracy of timers, and whether new messages are as fast and as cheap as without
+//! it.
+//! One server is filled in steps, and each step measures the cost of new messages. With the whole backlog, it then
 //! takes turns with an empty server.
 
 use super::figure::{Figure, Goal, Rounds, cpu_us, delivered_per_s, goal, missing, number, ratio, tools_cpu_us};
@@ -18,22 +17,22 @@ use anyhow::{Result, bail};
 use std::path::Path;
 
 const SCENARIO: &str = "delayed";
-/// Where the cost is measured on the way to the whole backlog.
+/// The backlogs at which the cost is measured on the way to the whole one.
 const STEPS: [u32; 3] = [1_000, 100_000, 1_000_000];
 /// The largest backlog whose restart has a goal.
 const RESTART_JUDGED_MAX: u32 = 1_000_000;
-/// Disk space that a stored message may need, beyond its body, until it is certain that there is enough.
+/// Disk space that a stored message may need, in addition to its body, for the check of free space.
 const OVERHEAD_BYTES: u64 = 2_000;
 const TIMER_DELAY_MS: f64 = 3_000.0;
 
-/// What a server did in its turns on the whole backlog, or without any.
+/// The results of a server in its turns, with the whole backlog or without any.
 #[derive(Default)]
 struct Turns {
     delivered: Rounds,
     published: Rounds,
 }
 
-/// What the backlog was found to be.
+/// The results for the backlog.
 #[derive(Default)]
 struct Found {
     figures: Vec<Figure>,
@@ -43,13 +42,13 @@ struct Found {
     samples: Vec<String>,
 }
 
-/// What a message costs on top of so many stored ones.
+/// The cost of a message on top of this many stored ones.
 struct Cost {
     stored: u32,
     /// CPU of the server.
     us: f64,
-    /// The same in units of what the load generator and the receiver need for a message. They know of no backlog, so
-    /// a machine that becomes slower or faster meanwhile changes nothing.
+    /// The same, divided by the CPU that the load generator and the receiver need for a message. They do not depend on
+    /// the backlog, so this value does not change if the machine becomes slower or faster.
     in_tools: f64,
 }
 
@@ -109,7 +108,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The backlogs at which something is measured, the whole one last.
+/// The backlogs at which something is measured, ending with the whole one.
 fn steps(stored: u32) -> Vec<u32> {
     STEPS.into_iter().filter(|step| *step < stored).chain([stored]).collect()
 }
@@ -130,7 +129,7 @@ fn check_space(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Stops the server and starts it again on what it has stored.
+/// Stops the server and starts it again on its data.
 async fn restart(bench: &mut Bench, target: Target, stored: u32, found: &mut Found) -> Result<Target> {
     let (dir, stop_s) = bench.stop(target).await;
     let disk_mb = disk_bytes(dir.path()) as f64 / 1e6;
@@ -151,7 +150,7 @@ async fn restart(bench: &mut Bench, target: Target, stored: u32, found: &mut Fou
     Ok(target)
 }
 
-/// Saturation rounds on top of so many stored messages.
+/// Saturation rounds on top of this many stored messages.
 async fn rounds_on(bench: &mut Bench, target: &mut Target, stored: u32) -> Result<Rounds> {
     let mut rounds = Rounds::default();
     let work = Work::timed(bench.sink(), f64::from(bench.plan.seconds), 0);
@@ -162,7 +161,8 @@ async fn rounds_on(bench: &mut Bench, target: &mut Target, stored: u32) -> Resul
     Ok(rounds)
 }
 
-/// An empty server and the full one in turn: messages that are delivered, then messages that are only stored.
+/// An empty server and the full one in turn: first with messages that are delivered, then with messages that are only
+/// stored.
 async fn turns(bench: &mut Bench, full: &mut Target) -> Result<(Turns, Turns)> {
     let seconds = f64::from(bench.plan.seconds);
     let (deliver, publish) = (Work::timed(bench.sink(), seconds, 0), Work::stored(bench.sink(), seconds));
@@ -187,7 +187,7 @@ async fn timers(bench: &mut Bench, target: &mut Target) -> Result<Report> {
     bench.measure(target, "delayed, timers", &work).await
 }
 
-/// How many messages of the backlog the sink has seen since it was last reset.
+/// How many messages of the backlog have arrived at the sink since its last reset.
 async fn early(bench: &Bench, backlog: &Backlog) -> Result<u64> {
     let count = get_ok(bench.sink(), &format!("/_count?run={}", backlog.run)).await?;
     Ok(String::from_utf8(count)?.parse()?)
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_of_costs_is_judged_by_what_the_tools_cost_meanwhile() {
+    fn the_spread_of_costs_is_relative_to_the_cost_of_the_tools() {
         let cost = |stored, us, tools: f64| Cost { stored, us, in_tools: us / tools };
         let figures = cost_figures(&[cost(1_000, 50.0, 20.0), cost(100_000, 40.0, 20.0), cost(1_000_000, 60.0, 25.0)]);
         let [.., spread, judged] = &figures[..] else { panic!("{} figures", figures.len()) };

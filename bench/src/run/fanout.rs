@@ -1,5 +1,4 @@
-//! A publish to a URL group of the largest size: how long its answer takes, and whether every endpoint gets
-//! every message once.
+//! A publish to a URL group of the largest size: its response time, and whether every endpoint gets every message once.
 
 use super::figure::{Figure, Goal, TARGET, goal};
 use super::scenario::{AUTHORIZATION, Bench, Side};
@@ -16,9 +15,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 const SCENARIO: &str = "fanout";
-/// The most that a group may have.
+/// The maximum size of a group.
 const ENDPOINTS: u32 = 100;
-/// Far below what the server can deliver, so that publishes do not wait for one another.
+/// Far below the server's delivery rate, so that publishes do not wait for one another.
 const PUBLISHES_PER_S: u32 = 20;
 const CONNECTIONS: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,7 +66,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Waits until the sink has so many deliveries; gives up after [`PATIENCE`].
+/// Waits until the sink has this many deliveries. Gives up after [`PATIENCE`].
 async fn wait_for(sink: &str, run: u32, wanted: u64) -> Result<()> {
     let start_ns = now_ns();
     loop {
@@ -86,7 +85,7 @@ struct Delivered {
     repeated: u64,
 }
 
-/// Looks for every pair of message and endpoint.
+/// Counts the deliveries of every pair of message and endpoint.
 fn count(arrivals: &[Arrival], messages: u64) -> Delivered {
     let mut pairs: HashMap<(u32, u32), u64> = HashMap::new();
     for arrival in arrivals.iter().filter(|arrival| arrival.place < ENDPOINTS) {

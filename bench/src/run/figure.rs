@@ -4,59 +4,60 @@ use crate::load::Report;
 use crate::stats::{Percentiles, median};
 use serde::Serialize;
 
-/// Goals of the server. `docs/benchmarks.md` lists them for readers.
+/// Goals of the server. `docs/benchmarks.md` lists them.
 pub(super) mod goal {
     use super::Goal;
 
-    /// Of what the signed durable relay delivers.
+    /// Relative to the deliveries of the signed durable relay.
     pub(in crate::run) const DELIVERED_RATIO: Goal = Goal::AtLeast(0.7);
     pub(in crate::run) const PUBLISH_P99_MS: Goal = Goal::AtMost(40.0);
-    /// Of what a server acknowledges that only appends.
+    /// Relative to the publishes of a server that only appends.
     pub(in crate::run) const PUBLISHED_RATIO: Goal = Goal::AtLeast(0.7);
     pub(in crate::run) const E2E_P50_MS: Goal = Goal::AtMost(2.0);
     pub(in crate::run) const E2E_P99_MS: Goal = Goal::AtMost(15.0);
-    /// Of what the best durable peer delivers.
+    /// Relative to the deliveries of the best durable peer.
     pub(in crate::run) const PEER_RATIO: Goal = Goal::AtLeast(4.0);
     pub(in crate::run) const IDLE_RSS_MB: Goal = Goal::Below(60.0);
     pub(in crate::run) const IDLE_CPU_PCT: Goal = Goal::Below(1.0);
     pub(in crate::run) const DELAYED_RSS_GROWTH_MB: Goal = Goal::Below(300.0);
-    /// Rates on top of a backlog beside those without.
+    /// Rates with a backlog relative to rates without.
     pub(in crate::run) const BACKLOG_RATIO: Goal = Goal::AtLeast(0.9);
-    /// The dearest backlog beside the cheapest: CPU per message in units of the tools'.
+    /// The most expensive backlog relative to the cheapest: CPU per message, divided by that of the tools.
     pub(in crate::run) const COST_SPREAD: Goal = Goal::AtMost(1.2);
     /// From the time that a delayed message is due to its arrival.
     pub(in crate::run) const TIMER_P99_MS: Goal = Goal::AtMost(50.0);
     pub(in crate::run) const RESTART_S: Goal = Goal::Below(5.0);
-    /// Keyed messages beside keyless ones.
+    /// Messages with keys relative to messages without.
     pub(in crate::run) const KEYED_RATIO: Goal = Goal::AtLeast(0.7);
     pub(in crate::run) const SCHEDULE_DELAY_MS: Goal = Goal::AtMost(2_000.0);
     pub(in crate::run) const FANOUT_P99_MS: Goal = Goal::Below(20.0);
-    /// Healthy destinations while every kind of bad receiver is active, beside the same at another server: nobody is
-    /// slowed by more than a tenth, neither in the middle nor at the end of the distribution, nor in the rate.
+    /// Healthy destinations with bad receivers of every kind at the same server, relative to the same at another
+    /// server. The rate, the median and the 99th percentile may get worse by at most a tenth.
     pub(in crate::run) const BESIDE_BAD_RATIO: Goal = Goal::AtMost(1.10);
-    /// The same while a tenth of the destinations hangs or is dead.
+    /// The same with a tenth of the destinations hanging or dead.
     pub(in crate::run) const BESIDE_DEAD_RATIO: Goal = Goal::AtMost(1.2);
-    /// The same while another tenant floods the server.
+    /// The same with another tenant that floods the server.
     pub(in crate::run) const BESIDE_FLOOD_RATIO: Goal = Goal::AtMost(2.0);
-    /// What is offered, beside what the server can store.
+    /// The offered rate relative to the rate that the server can store.
     pub(in crate::run) const OVERLOAD_RATIO: Goal = Goal::AtLeast(10.0);
-    /// Whoever is refused is told so; nobody's connection breaks.
+    /// Rejected publishers get a response, and no connection breaks.
     pub(in crate::run) const OVERLOAD_BROKEN: Goal = Goal::AtMost(0.0);
     pub(in crate::run) const OVERLOAD_P99_MS: Goal = Goal::AtMost(2_000.0);
-    /// Bodies that are being read and delivered have 268 MB each, the rest is connections and the program.
+    /// Bodies that are being read and bodies that are being delivered take up to 268 MB each. The rest is for
+    /// connections and the program.
     pub(in crate::run) const OVERLOAD_RSS_MB: Goal = Goal::AtMost(800.0);
     pub(in crate::run) const OVERLOAD_NORMAL_S: Goal = Goal::AtMost(60.0);
-    /// Of the steps that Restate runs.
+    /// Relative to the steps of Restate.
     pub(in crate::run) const WORKFLOW_RESTATE_RATIO: Goal = Goal::AtLeast(1.0);
-    /// Of the steps that Temporal's development server runs.
+    /// Relative to the steps of Temporal's development server.
     pub(in crate::run) const WORKFLOW_TEMPORAL_RATIO: Goal = Goal::AtLeast(20.0);
-    /// The server's own time for a step of the official TypeScript SDK.
+    /// The server's own CPU time for a step of the official TypeScript SDK.
     pub(in crate::run) const SDK_STEP_CPU_US: Goal = Goal::AtMost(200.0);
     pub(in crate::run) const SLEEPING_RSS_GROWTH_MB: Goal = Goal::Below(100.0);
-    /// The slowest of many.
+    /// The slowest of many loads.
     pub(in crate::run) const LIST_PAGE_MS: Goal = Goal::Below(100.0);
     pub(in crate::run) const CHARTS_CPU_PCT: Goal = Goal::Below(1.0);
-    /// Beyond it figures cannot be compared.
+    /// Above this limit figures cannot be compared.
     pub(in crate::run) const FOREIGN_CPU_PCT: f64 = 15.0;
 }
 
@@ -66,7 +67,7 @@ pub(super) enum Goal {
     AtLeast(f64),
     AtMost(f64),
     Below(f64),
-    /// It must never happen (a lost message): judged even in smoke runs.
+    /// The count must be zero (such as lost messages). It is judged even in smoke runs.
     None,
 }
 
@@ -95,15 +96,15 @@ impl Goal {
 pub(super) struct Figure {
     pub(super) scenario: &'static str,
     pub(super) name: String,
-    /// Of whatever the server is compared with: the relay, the append server, a peer.
+    /// The value of the reference: the relay, the append server, or a peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reference: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) server: Option<f64>,
-    /// The least and the most of the ratios that the server's value is the median of: what it is worth.
+    /// The least and the greatest of the ratios whose median is the server's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) spread: Option<(f64, f64)>,
-    /// For the server.
+    /// The goal of the server's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) goal: Option<Goal>,
 }
@@ -117,7 +118,7 @@ impl Figure {
         Self::both(scenario, name, None, server)
     }
 
-    /// The median of ratios, and how far they are apart.
+    /// The median of ratios, and their range.
     pub(super) fn ratios(scenario: &'static str, name: &str, ratios: &[f64]) -> Self {
         let extreme = |pick: fn(f64, f64) -> f64| ratios.iter().copied().reduce(pick);
         let spread = extreme(f64::min).zip(extreme(f64::max));
@@ -129,12 +130,12 @@ impl Figure {
         self
     }
 
-    /// True when something happened that must never happen, however slow or busy the machine.
+    /// Whether something happened that must never happen, however slow or busy the machine is.
     pub(super) fn breaks_promise(&self) -> bool {
         self.goal == Some(Goal::None) && self.server.is_some_and(|value| value != 0.0)
     }
 
-    /// The server's value, and the spread if there is one.
+    /// The server's value, with the range if there is one.
     fn text(&self) -> String {
         let value = self.server.map(number).unwrap_or_default();
         match self.spread {
@@ -157,13 +158,13 @@ impl Figure {
 /// The reports of one scenario, in the order of the rounds.
 #[derive(Default)]
 pub(super) struct Rounds {
-    /// Of whatever the server takes turns with.
+    /// The reports of the reference, which takes turns with the server.
     pub(super) reference: Vec<Report>,
     pub(super) server: Vec<Report>,
 }
 
 impl Rounds {
-    /// The medians of one value; rounds without it are left out.
+    /// The medians of one value. Rounds without it are left out.
     pub(super) fn figure(&self, scenario: &'static str, name: &str, value: impl Fn(&Report) -> Option<f64>) -> Figure {
         let of = |reports: &[Report]| median(reports.iter().filter_map(&value));
         Figure::both(scenario, name, of(&self.reference), of(&self.server))
@@ -182,7 +183,7 @@ impl Rounds {
     }
 }
 
-/// The name under which `load` accounts for the relay or the server.
+/// The name of the relay's or the server's process in the reports of `load`.
 pub(super) const TARGET: &str = "target";
 
 pub(super) fn saturation(rounds: &Rounds) -> Vec<Figure> {
@@ -207,7 +208,7 @@ pub(super) fn saturation(rounds: &Rounds) -> Vec<Figure> {
     ]
 }
 
-/// Publishes alone, beside a server that only appends.
+/// Publishes without deliveries, compared with a server that only appends.
 pub(super) fn publishes(rounds: &Rounds, scenario: &'static str) -> Vec<Figure> {
     let published = rounds.figure(scenario, "durable publishes/s", |report| Some(report.publish_per_s));
     let ratios = rounds.ratios(|report| Some(report.publish_per_s));
@@ -256,18 +257,18 @@ pub(super) fn latency(reports: &[Report]) -> Option<Percentiles> {
     })
 }
 
-/// What the server's process spent for one delivered message.
+/// CPU time of the server's process per delivered message.
 pub(super) fn cpu_us(report: &Report) -> Option<f64> {
     report.delivery.as_ref()?.cpu_us_per_msg.get(TARGET).copied()
 }
 
-/// What the load generator and the receiver spent for one delivered message.
+/// CPU time of the load generator and the receiver per delivered message.
 pub(super) fn tools_cpu_us(report: &Report) -> Option<f64> {
     let spent = &report.delivery.as_ref()?.cpu_us_per_msg;
     Some(spent.iter().filter(|(process, _)| *process != TARGET).map(|(_, us)| us).sum())
 }
 
-/// One value's ratios, round by round.
+/// The ratios of one value, round by round.
 pub(super) fn paired_ratios(part: &[Report], whole: &[Report], value: impl Fn(&Report) -> Option<f64>) -> Vec<f64> {
     part.iter().zip(whole).filter_map(|(part, whole)| ratio(value(part), value(whole))).collect()
 }
@@ -306,7 +307,7 @@ pub(super) fn table(figures: &[Figure], judged: bool) -> String {
     line(&rows[0]) + &rule + &rows[1..].iter().map(line).collect::<String>()
 }
 
-/// Three significant digits or all of the whole number, with separators.
+/// Three significant digits, or a whole number with thousands separators.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if size < 100.0 && value.fract() != 0.0 {
@@ -371,7 +372,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_tools_are_all_but_the_server() {
+    fn the_cost_of_the_tools_excludes_the_server() {
         let mut report = report(900.0, 0, 60.0);
         let tools = [("load".to_owned(), 12.0), ("sink".to_owned(), 8.0)];
         report.delivery.as_mut().unwrap().cpu_us_per_msg.extend(tools);
@@ -400,7 +401,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_without_deliveries_misses_everything_it_published() {
+    fn a_run_without_deliveries_counts_all_messages_as_missing() {
         let mut lost = report(0.0, 0, 0.0);
         lost.delivery = None;
         let rounds = Rounds { reference: Vec::new(), server: vec![lost] };

@@ -1,4 +1,4 @@
-//! Fills a server with messages that are due in a week, by batches over a few connections.
+//! Fills a server with messages that are due in a week, in batches over several connections.
 
 use super::figure::{TARGET, number};
 use super::scenario::{AUTHORIZATION, Bench, Target};
@@ -38,22 +38,22 @@ pub(super) async fn count_gone(target: &Target, ids: &[String]) -> Result<u64> {
     Ok(gone)
 }
 
-/// The messages of one backlog, however often it is filled up.
+/// The messages of one backlog, which can be filled in several steps.
 pub(super) struct Backlog {
-    /// Marks its messages.
+    /// The run number of its messages.
     pub(super) run: u32,
     pub(super) stored: u32,
     body_bytes: usize,
     destination: String,
 }
 
-/// What one filling cost.
+/// The cost of one filling.
 pub(super) struct Filled {
     pub(super) messages: u32,
     pub(super) seconds: f64,
     pub(super) cpu_us_per_message: f64,
     pub(super) foreign_cpu_pct: f64,
-    /// Ids of messages from all over it.
+    /// Ids of messages from all parts of it.
     pub(super) samples: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Fill {
         })
     }
 
-    /// Sends batches until none is left; returns one id per batch.
+    /// Sends batches until none is left, and returns one id per batch.
     async fn connection(self: Arc<Self>) -> Result<Vec<String>> {
         let mut connection = Connection::open(&self.host).await?;
         let mut samples = Vec::new();
@@ -170,7 +170,7 @@ impl Fill {
         }
     }
 
-    /// The request that publishes messages `first` and following.
+    /// The request that publishes `items` messages, starting with number `first`.
     fn request(&self, first: u32, items: u32) -> Vec<u8> {
         let head = format!(
             r#"{{"destination":"{}","headers":{{"Upstash-Delay":"{FAR}","Content-Type":"text/plain"}},"body":""#,

@@ -1,5 +1,5 @@
-//! The publishers of `overload`: a closed loop that finds out how much the server can store, and an open loop that
-//! offers it more. Start at [`Flood::capacity`] and [`Flood::offer`].
+//! The publishers of `overload`: a closed loop that measures how much the server can store, and an open loop that
+//! offers more. Start at [`Flood::capacity`] and [`Flood::offer`].
 
 use super::scenario::{AUTHORIZATION, Bench, Target};
 use crate::clock::{NS_PER_S, now_ns, seconds_between};
@@ -14,26 +14,26 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Large, so that requests that wait would fill the memory of a server that does not bound them.
+/// Large, so that waiting requests would fill the memory of a server without limits.
 const BODY_BYTES: usize = 32 * 1024;
-/// Connections of the closed loop: twice as many as the server stores of a tenant at once, so that the next are always
-/// waiting. Some may wait until they are refused, and come again at once.
+/// Connections of the closed loop: twice as many as the server stores for a tenant at once, so that the next ones are
+/// always waiting. Some may wait until they are rejected, and retry immediately.
 const CAPACITY_CONNECTIONS: usize = 512;
-/// Connections of the open loop, at most; a message that is due when all are busy is not offered. The server takes
+/// Most connections of the open loop. A message that is due while all are busy is not offered. The server accepts
 /// 10,000.
 const CONNECTIONS_MAX: usize = 9_000;
-/// Connections at once that are open and not answered yet, so perhaps not accepted. The kernel keeps 4,096 of those for
-/// the server; what is beyond that it may drop or reset, which says nothing about the server. A message that would need
-/// one more is not offered.
+/// Most open connections without a response, which the server may not have accepted yet. The kernel queues 4,096 of
+/// them. It may drop or reset further ones, which says nothing about the server. A message that would need one more is
+/// not offered.
 const FRESH_MAX: usize = 1_024;
-/// An idle connection is not used again after this time. The server closes those that are idle for 10 s, and who sends
-/// at that moment finds a connection that is broken for no reason of interest.
+/// An idle connection is not reused after this time. The server closes connections that are idle for 10 s, and a
+/// request at that moment would fail for an uninteresting reason.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How long the open loop sleeps when nothing is due.
+/// Sleep of the open loop while nothing is due.
 const TICK: Duration = Duration::from_millis(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the publishers share.
+/// The state that the publishers share.
 pub(super) struct Flood {
     pub(super) run: u32,
     template: Template,
@@ -41,26 +41,26 @@ pub(super) struct Flood {
     next: AtomicU32,
 }
 
-/// What became of the publishes.
+/// The outcomes of the publishes.
 #[derive(Default)]
 pub(super) struct Totals {
-    /// The numbers of those that were answered 2xx.
+    /// The numbers of messages with a 2xx response.
     pub(super) accepted: Vec<u32>,
-    /// From when they were due to that answer.
+    /// From their due time to that response.
     pub(super) latencies_ns: Vec<u64>,
-    /// With `Retry-After` and a text.
+    /// Rejections with `Retry-After` and a reason.
     pub(super) refused: u64,
-    /// Refused in any other way.
+    /// Other rejections.
     pub(super) unclear: u64,
     pub(super) broken: u64,
-    /// Due while no connection was free and no more might be opened.
+    /// Messages that were due while no connection was free and no more could be opened.
     pub(super) not_offered: u64,
-    /// The first of those that should not be.
+    /// The first unexpected outcome.
     pub(super) first_problem: Option<String>,
     pub(super) seconds: f64,
 }
 
-/// What became of one.
+/// The outcome of one publish.
 enum Answer {
     Accepted { sequence: u32, took_ns: u64 },
     Refused,
@@ -104,16 +104,17 @@ impl Totals {
     }
 }
 
-/// The connections of the open loop that nobody uses, and since when; the next in turn is in front.
+/// The idle connections of the open loop, with the start of their idle time. The next one to use is in front.
 #[derive(Default)]
 struct Pool {
     idle: VecDeque<(Connection, u64)>,
-    /// Opened for a message that is not answered yet.
+    /// Connections opened for a message that has no response yet.
     fresh: usize,
 }
 
 impl Pool {
-    /// A connection, or `Some(None)` for leave to open one while so many are busy; `None`: there is none to have.
+    /// Returns a connection, or `Some(None)` as permission to open one while `busy` are in use. Returns `None` if there
+    /// is neither.
     fn take(&mut self, now: u64, busy: usize) -> Option<Option<Connection>> {
         while let Some((connection, since_ns)) = self.idle.pop_front() {
             if seconds_between(since_ns, now) < IDLE_MAX.as_secs_f64() {
@@ -140,7 +141,7 @@ impl Flood {
         Ok(Self { run: (now_ns() / 1_000_000) as u32, template, noise, next: AtomicU32::new(0) })
     }
 
-    /// Closed loop: so many publishes are always open, and the next comes when one is answered.
+    /// Closed loop: this many publishes are always in flight, and each response starts the next one.
     pub(super) async fn capacity(self: &Arc<Self>, time: Duration) -> Result<Totals> {
         let pool = self.connections(CAPACITY_CONNECTIONS).await?;
         let start_ns = now_ns();
@@ -166,8 +167,8 @@ impl Flood {
         totals.checked()
     }
 
-    /// Open loop: message i is due at i/rate, whatever became of those before it. Connections take turns, so that none
-    /// is idle for long enough to be closed. Calls `each_second` meanwhile.
+    /// Open loop: message i is due at i/rate, whatever the outcome of earlier ones is. Connections take turns, so that
+    /// none is idle long enough to be closed. Calls `each_second` once per second.
     pub(super) async fn offer(
         self: &Arc<Self>,
         per_s: f64,
@@ -218,7 +219,7 @@ impl Flood {
         totals.checked()
     }
 
-    /// So many connections that the server has accepted: each has got an answer.
+    /// Opens this many connections that the server has accepted: each has got a response.
     async fn connections(&self, count: usize) -> Result<Pool> {
         let mut pool = Pool::default();
         while pool.idle.len() < count {
@@ -238,8 +239,7 @@ impl Flood {
         Ok(pool)
     }
 
-    /// Publishes one message, on a connection of its own if none is given; gives the connection back if it may be used
-    /// again.
+    /// Publishes one message, on a new connection if none is given. Returns the connection if it is reusable.
     async fn publish(&self, connection: Option<Connection>, due_ns: u64) -> (Option<Connection>, Answer) {
         let sequence = self.next.fetch_add(1, Relaxed);
         let mut template = self.template.clone();
@@ -267,7 +267,7 @@ impl Flood {
         }
     }
 
-    /// How long each of a few publishes in a row took; the slowest counts.
+    /// The slowest of a few sequential publishes, in milliseconds.
     pub(super) async fn probe(&self, publishes: usize) -> Result<f64> {
         let mut template = self.template.clone();
         let mut connection = Connection::open(&template.host).await?;
@@ -275,7 +275,7 @@ impl Flood {
         for _ in 0..publishes {
             let sequence = self.next.fetch_add(1, Relaxed);
             let start_ns = now_ns();
-            // Probes have a run of their own: they are not waited for.
+            // Probes have their own run number: nothing waits for their arrival.
             let marker = Marker { run: self.run.wrapping_add(1), sequence, sent_ns: start_ns };
             let (status, _) = connection.call(template.fill(marker, &self.noise)).await?;
             let took_ms = if status < 300 { (now_ns() - start_ns) as f64 / 1e6 } else { f64::INFINITY };
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_used_in_turn_until_they_are_old_and_few_are_opened_at_once() {
+    async fn connections_are_used_in_turn_until_they_are_old_and_few_are_opened_at_a_time() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let mut pool = Pool::default();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_was_offered_counts_and_the_first_problem_is_told() {
+    fn all_offered_messages_count_and_the_first_problem_is_recorded() {
         let mut totals = Totals { seconds: 2.0, ..Totals::default() };
         let problems = [Answer::Broken("first".into()), Answer::Unclear("second".into())];
         let accepted = [7, 9].map(|sequence| Answer::Accepted { sequence, took_ns: 5 });

@@ -1,16 +1,17 @@
-//! What healthy destinations notice of bad ones, of dead ones, and of another tenant who floods the server.
+//! How bad destinations, dead destinations, and another tenant that floods the server affect healthy destinations.
 //!
-//! The same steady load to ninety healthy destinations, each time on a fresh server: without trouble, with the trouble
-//! at another server on the same machine, and with the trouble at the same server. Load, receivers and servers share the
-//! processors, so trouble anywhere on the machine is noticed; what counts is how much more is noticed of trouble at the
-//! same server. Destinations are addresses of one sink, and ports of bad receivers: as many origins.
+//! The same steady load to ninety healthy destinations, each time on a fresh server: without trouble, with trouble at
+//! another server on the same machine, and with trouble at the same server. Load, receivers and servers share the
+//! processors, so trouble anywhere on the machine has an effect. The comparison shows the additional effect of trouble
+//! at the same server. Destinations are addresses of one sink and ports of bad receivers, so each is an origin.
 //!
-//! A machine is never the same twice, and the slowest one in a hundred is where that shows: so what is compared runs
+//! The speed of a machine changes over time, and the 99th percentile shows this most. Therefore runs that are compared
+//! follow one another directly. Each round gives a ratio, and the result is the median of the ratios with their range.
 //! next to one another, is compared round by round, and the median of these ratios is told with the least and the most.
 
 use super::child::{Child, free_port, this_program, tied_command};
 use super::figure::{Figure, Rounds, delivered_per_s, goal, missing, paired_ratios};
-use super::scenario::{AUTHORIZATION, Again, Bench, RATE_PER_S, SINK_ADDRESSES, Side, Target};
+use super::scenario::{AUTHORIZATION, Bench, RATE_PER_S, Repeats, SINK_ADDRESSES, Side, Target};
 use super::work::Work;
 use crate::clock::{now_ns, seconds_between};
 use crate::hostile::MORE_THAT_HANG;
@@ -26,26 +27,26 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 const SCENARIO: &str = "isolation";
-/// How long each run is measured: 6,000 messages, so that the slowest one in a hundred are sixty.
+/// Duration of each run: 6,000 messages, so that the slowest hundredth is sixty messages.
 pub(super) const SECONDS: u32 = 12;
 /// Healthy destinations.
 const HEALTHY: u32 = 90;
 const _: () = assert!(HEALTHY <= SINK_ADDRESSES as u32);
-/// Destinations that do not exist; with those that hang they are a tenth of all.
-const NOBODY: usize = 5;
-/// Messages that wait for each of those: more than may be under way to one destination.
+/// Destinations that do not exist. Together with those that hang they are a tenth of all.
+const NONEXISTENT: usize = 5;
+/// Messages that wait for each of these destinations: more than may be in flight to one.
 const DEAD_BACKLOG: u32 = 300;
-/// Messages per second to each bad receiver, while the healthy ones are measured.
+/// Messages per second to each bad receiver during the measurement.
 const BAD_PER_S: u32 = 5;
 /// The second development user, as published for `qstash dev`.
 const OTHER_TENANT: &str = "Authorization: Bearer eyJVc2VySUQiOiJ0ZXN0VXNlcjEiLCJQYXNzd29yZCI6InRlc3RQYXNzd29yZCJ9";
-/// Connections of the tenant who floods.
+/// Connections of the tenant that floods.
 const FLOOD_CONNECTIONS: u32 = 512;
 
-/// What goes on beside the measured load.
+/// The trouble during the measured load.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    /// Bad receivers of every kind are published to all the time.
+    /// Messages are published to bad receivers of every kind.
     BadReceivers,
     /// A tenth of the destinations hang or are dead, with a backlog each.
     DeadDestinations,
@@ -65,7 +66,7 @@ impl Trouble {
     }
 }
 
-/// Where the trouble is.
+/// The place of the trouble.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Nowhere,
@@ -94,7 +95,7 @@ struct Hostile {
 struct Arms {
     elsewhere: Vec<Report>,
     here: Vec<Report>,
-    again: Again,
+    again: Repeats,
 }
 
 pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
@@ -104,14 +105,14 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     let ports = serde_json::from_slice(&get_ok(&child.base, "/").await?)?;
     let hostile = Hostile { child, ports };
     let mut nowhere = Vec::new();
-    let mut again = Again::new(&bench.plan);
+    let mut again = Repeats::new(&bench.plan);
     let mut troubles = Trouble::ALL
-        .map(|trouble| (trouble, Arms { elsewhere: Vec::new(), here: Vec::new(), again: Again::new(&bench.plan) }));
+        .map(|trouble| (trouble, Arms { elsewhere: Vec::new(), here: Vec::new(), again: Repeats::new(&bench.plan) }));
     for round in 1..=bench.plan.rounds {
         nowhere.extend(runs(bench, &hostile, round, [Place::Nowhere], &mut again).await?);
         for (trouble, arms) in &mut troubles {
             let (elsewhere, here) = (Place::Elsewhere(*trouble), Place::Here(*trouble));
-            // They take turns in being first, so that a machine that gets slower is unfair to each as often.
+            // They take turns in being first, so that a machine that gets slower affects both equally often.
             let reports = if round % 2 == 1 {
                 runs(bench, &hostile, round, [elsewhere, here], &mut arms.again).await?
             } else {
@@ -131,13 +132,13 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Runs next to one another, each on a fresh server; all of them again if others disturbed one.
+/// Runs that follow one another directly, each on a fresh server. If other programs disturb one, all are repeated.
 async fn runs<const N: usize>(
     bench: &mut Bench,
     hostile: &Hostile,
     round: u32,
     places: [Place; N],
-    again: &mut Again,
+    again: &mut Repeats,
 ) -> Result<[Report; N]> {
     loop {
         let mut reports = Vec::new();
@@ -170,28 +171,28 @@ async fn run(bench: &mut Bench, hostile: &Hostile, place: Place, label: &str) ->
     let healthy = healthy(bench);
     let report = bench.load_warm(&mut target, label, &healthy).await?;
     beside.end(label).await?;
-    // Asked to end, they would wait ten seconds for the receivers that hang; nothing more is wanted of them.
+    // A shutdown would wait ten seconds for the receivers that hang, and nothing more is needed of these servers.
     for target in [Some(target), other].into_iter().flatten() {
         target.child.kill().await?;
     }
     Ok(report)
 }
 
-/// The load that is measured.
+/// The measured load.
 fn healthy(bench: &Bench) -> Work {
     let plain = Work::timed(bench.sink(), f64::from(bench.plan.isolation_seconds), RATE_PER_S);
     let port = bench.sink().rsplit(':').next().unwrap_or_default();
     Work { path: format!("/v2/publish/http://127.0.1.0x{{{{key}}}}:{port}/x"), keys: HEALTHY, ..plain }
 }
 
-/// What must be kept while the trouble lasts. Dropping it ends the trouble.
+/// The parts that keep the trouble alive. Dropping them ends it.
 enum Beside {
     Nothing,
     Publishers(Publishers),
     Flood(Box<tokio::process::Child>),
 }
 
-/// Those who publish to bad receivers, and how much.
+/// The publishers to bad receivers, and their number of messages.
 struct Publishers {
     tasks: JoinSet<()>,
     published: Arc<AtomicU32>,
@@ -217,7 +218,7 @@ impl Beside {
         }
     }
 
-    /// Ends the trouble, and says how much of it there was: a server that got less of it is not comparable.
+    /// Ends the trouble and logs its amount: a server that got less of it is not comparable.
     async fn end(self, label: &str) -> Result<()> {
         match self {
             Beside::Nothing => {}
@@ -245,7 +246,7 @@ async fn begin(bench: &Bench, trouble: Trouble, target: &Target, hostile: &[u16]
         }
         Trouble::DeadDestinations => {
             let mut urls: Vec<String> = hostile.iter().rev().take(MORE_THAT_HANG).map(url).collect();
-            for _ in 0..NOBODY {
+            for _ in 0..NONEXISTENT {
                 urls.push(url(&free_port()?));
             }
             publish_backlog(&base, &urls).await?;
@@ -271,14 +272,14 @@ fn url(port: &u16) -> String {
 }
 
 const TROUBLE: &str = "trouble";
-/// What is published to receivers that fail is tried twice, and not for long.
+/// Messages to failing receivers have two attempts within a short time.
 const TROUBLE_HEADERS: [(&str, &str); 3] =
     [("Upstash-Retries", "1"), ("Upstash-Retry-Delay", "1000"), ("Upstash-Timeout", "30s")];
 
-/// Publishes to one bad receiver, again and again. Each receiver has a publisher, and their turns are spread evenly:
-/// publishers know nothing of one another, so their messages do not come together. With a message to each receiver at
-/// the same moment, a few times a second, the slowest one in a hundred of the healthy ones would be those that met such
-/// a moment, and the figure would tell how long one takes, and not what a server with bad receivers is like.
+/// Publishes to one bad receiver repeatedly. Each receiver has its own publisher, and their turns are spread evenly,
+/// because real publishers are independent. If all receivers got a message at the same moment, a few times per second,
+/// the slowest hundredth of the healthy messages would be those of such moments. The figure would then show the
+/// duration of a moment instead of the effect of bad receivers.
 struct Publisher {
     host: String,
     connection: Option<Connection>,
@@ -297,7 +298,7 @@ impl Publisher {
         Ok(Self { host: host.to_owned(), connection: None, request: request.into_bytes(), published })
     }
 
-    /// Goes on until it is aborted. What a slow answer held up is made up for, so that every server gets as much.
+    /// Runs until it is aborted. Catches up after a slow response, so that every server gets the same number.
     async fn run(mut self, first: Duration) {
         let mut ticks = tokio::time::interval_at(Instant::now() + first, Duration::from_secs(1) / BAD_PER_S);
         loop {
@@ -323,7 +324,7 @@ impl Publisher {
     }
 }
 
-/// Publishes a backlog to each of these, which will fail.
+/// Publishes a backlog to each of these URLs, all of which will fail.
 async fn publish_backlog(base: &str, urls: &[String]) -> Result<()> {
     let headers = serde_json::Map::from_iter(TROUBLE_HEADERS.map(|(name, value)| (name.to_owned(), value.into())));
     let item = |url: &String| serde_json::json!({ "destination": url, "headers": headers, "body": TROUBLE });
@@ -348,7 +349,7 @@ fn median_e2e(reports: &[Report], pick: Pick) -> Option<f64> {
     median(reports.iter().filter_map(|report| e2e(report, pick)))
 }
 
-/// What is found without trouble.
+/// The figures without trouble.
 fn alone(nowhere: &[Report]) -> Vec<Figure> {
     const NAME: &str = "without trouble";
     let mut figures: Vec<Figure> = PICKS
@@ -387,7 +388,7 @@ fn compared(trouble: Trouble, nowhere: &[Report], arms: &Arms) -> Vec<Figure> {
     figures
 }
 
-/// What did not arrive, and what could not be published.
+/// Missing messages and failed publishes.
 fn failures(name: &str, reports: Vec<Report>) -> [Figure; 2] {
     let all = Rounds { reference: Vec::new(), server: reports };
     let missing = Figure { name: format!("{name}: missing"), ..missing(&all, SCENARIO) };

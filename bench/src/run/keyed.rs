@@ -1,7 +1,7 @@
-//! Many queues, and many flow-control keys, beside messages without any: what order and limits cost.
+//! Many queues and many flow-control keys compared with messages without any: the cost of order and limits.
 //!
-//! The same number of messages is published in turn without keys and with them, each time to a fresh server
-//! and over the same connections. The limits of the flow-control keys are checked but never reached.
+//! The same number of messages is published without keys and with them in turn, each time to a fresh server and over
+//! the same connections. The limits of the flow-control keys are checked but never reached.
 
 use super::figure::{Figure, Goal, Rounds, cpu_us, delivered_per_s, goal, missing, number, ratio};
 use super::scenario::{Bench, Side};
@@ -16,9 +16,9 @@ const MESSAGES_PER_KEY: u32 = 10;
 /// A kind of key, and how messages get one.
 struct Kind {
     scenario: &'static str,
-    /// For people.
+    /// The name for people.
     keys: &'static str,
-    /// Messages of a key arrive in order.
+    /// Whether messages of a key must arrive in order.
     ordered: bool,
     keyed: fn(Work, &str) -> Work,
 }

@@ -1,11 +1,11 @@
-//! What the measurements ran on, in one line, and the date they began.
+//! Describes the machine in one line, and the start of the measurements.
 
 use crate::process::{cores, machine_busy_s, machine_stolen_s};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The machine in one line, and what about it makes figures doubtful.
+/// The machine in one line, and warnings about conditions that make figures doubtful.
 pub(super) fn describe(work_dir: &Path) -> Result<(String, Vec<String>)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = value(&read("/proc/cpuinfo"), "model name").unwrap_or("unknown CPU".into());
@@ -35,21 +35,21 @@ pub(super) fn commit() -> Option<String> {
     (output.status.success() && !commit.is_empty()).then_some(commit)
 }
 
-/// Bytes that are free where `path` is.
+/// Free bytes in the file system of `path`.
 pub(super) fn free_bytes(path: &Path) -> Result<u64> {
     let space = rustix::fs::statvfs(path).with_context(|| format!("cannot ask for the space of {}", path.display()))?;
     Ok(space.f_bavail * space.f_frsize)
 }
 
-/// What this machine does before the measurements begin.
+/// The load of this machine before the measurements.
 pub(super) struct Unrest {
     pub(super) busy_pct: f64,
-    /// Of that, what the hypervisor gave to others.
+    /// The part that the hypervisor gave to others.
     pub(super) stolen_pct: f64,
 }
 
 impl Unrest {
-    /// Watches the machine for some time in which nothing is measured.
+    /// Watches the machine for some time without any measurement.
     pub(super) async fn watch(time: Duration) -> Self {
         let (busy_s, stolen_s) = (machine_busy_s(), machine_stolen_s());
         tokio::time::sleep(time).await;
@@ -57,7 +57,7 @@ impl Unrest {
         Self { busy_pct: share(machine_busy_s() - busy_s), stolen_pct: share(machine_stolen_s() - stolen_s) }
     }
 
-    /// What is wrong, when this is more than `limit_pct`.
+    /// A warning if the load is more than `limit_pct`.
     pub(super) fn warning(&self, limit_pct: f64) -> Option<String> {
         let Self { busy_pct, stolen_pct } = self;
         (*busy_pct > limit_pct).then(|| {
@@ -75,7 +75,7 @@ fn value(text: &str, name: &str) -> Option<String> {
     Some(value.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The type of the file system that holds `path`, from the text of `/proc/self/mounts`.
+/// The type of the file system that contains `path`, from the text of `/proc/self/mounts`.
 fn filesystem<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
     let mounts = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
@@ -83,7 +83,7 @@ fn filesystem<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
     });
     let holds =
         |point: &str| point == "/" || path.strip_prefix(point).is_some_and(|r| r.is_empty() || r.starts_with('/'));
-    // Of equal mount points the last one is on top.
+    // Of equal mount points, the last one is on top.
     mounts.filter(|(point, _)| holds(point)).max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind)
 }
 
@@ -91,7 +91,7 @@ fn filesystem<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
 pub(super) fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March put the leap day last; 400 of them are 146,097 days.
+    // Years that begin in March have the leap day at their end. 400 of them are 146,097 days.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unrest_is_told_above_the_limit() {
+    fn unrest_above_the_limit_is_a_warning() {
         let unrest = Unrest { busy_pct: 40.0, stolen_pct: 3.0 };
         assert_eq!(unrest.warning(40.0), None);
         assert!(unrest.warning(15.0).unwrap().contains("40% busy"));

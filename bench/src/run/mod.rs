@@ -1,9 +1,9 @@
 //! `run`: the whole comparison in one command.
 //!
-//! Starts a sink, the signed durable relay and the server as children, each server on a fresh data
-//! directory, lets them do the same work in turn, and reports medians beside their goals. Start at
-//! [`main`]; what is measured is in [`scenario`], [`delayed`], [`keyed`], [`schedules`], [`fanout`],
-//! [`isolation`], [`overload`], [`workflows`], [`console`] and [`peers`], the goals are in [`figure`].
+//! Starts a sink, the signed durable relay and the server as child processes, each server on a fresh data directory.
+//! They do the same work in turn, and the result is a table of medians and goals. Start at [`main`]. The scenarios are
+//! in [`scenario`], [`delayed`], [`keyed`], [`schedules`], [`fanout`], [`isolation`], [`overload`], [`workflows`],
+//! [`console`] and [`peers`]; the goals are in [`figure`].
 
 mod child;
 mod console;
@@ -152,7 +152,7 @@ impl Scenario {
     ];
 }
 
-/// How much is measured, after the defaults.
+/// The amounts to measure, after defaults.
 #[derive(Clone, Debug, Serialize)]
 struct Plan {
     scenarios: Vec<Scenario>,
@@ -161,9 +161,9 @@ struct Plan {
     overload_seconds: u32,
     rounds: u32,
     warm_up_seconds: f64,
-    /// Between a start (or a fill) and reading memory.
+    /// Wait between a start (or a fill) and reading memory.
     settle: Duration,
-    /// Over which idle CPU is measured.
+    /// Duration over which idle CPU is measured.
     idle: Duration,
     /// Delayed messages.
     stored: u32,
@@ -171,15 +171,15 @@ struct Plan {
     /// Queues, and flow-control keys.
     keys: u32,
     schedules: u32,
-    /// How many minutes they fire in.
+    /// Number of minutes in which they fire.
     minutes: u32,
     /// Publishes to the URL group.
     publishes: u32,
     workflow_runs: u32,
     sleeping_runs: u32,
-    /// Compares with other systems.
+    /// Whether to compare with other systems.
     with_peers: bool,
-    /// False in smoke runs: then only losses count.
+    /// False in smoke runs, where only losses count.
     judged: bool,
 }
 
@@ -219,15 +219,15 @@ impl Plan {
     }
 }
 
-/// Everything that a run found. Its summary is committed, its samples are not.
+/// The results of a run. Its summary is committed, its samples are not.
 struct Outcome {
     started: String,
     machine: String,
-    /// Of the sources of this tool, with `-dirty` for uncommitted changes; `None` outside a repository.
+    /// The commit of the sources, with `-dirty` for uncommitted changes; `None` outside a repository.
     commit: Option<String>,
     plan: Plan,
     server: Server,
-    /// False when other programs used so much CPU that the figures cannot be compared.
+    /// False if other programs used so much CPU that the figures cannot be compared.
     comparable: bool,
     /// Messages that were acknowledged and then lost, anywhere.
     lost: u64,
@@ -243,7 +243,7 @@ struct Outcome {
 #[derive(Clone, Debug, Default, Serialize)]
 struct Server {
     command: String,
-    /// As the executable reports it; `None` for another command.
+    /// The version that the executable reports; `None` for another command.
     version: Option<String>,
 }
 
@@ -283,7 +283,7 @@ const EXIT_LOST: u8 = 3;
 const EXIT_INTERRUPTED: u8 = 130;
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    // One thread: the children are tied to the life of the thread that starts them.
+    // One thread, because the children are tied to the thread that starts them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
@@ -301,7 +301,7 @@ async fn compare(args: &Args) -> Result<Outcome> {
     let plan = Plan::new(args);
     let started = machine::utc(std::time::SystemTime::now());
     let server_command = server_command(args)?;
-    // As it was asked for: results are published, and where this machine keeps its files is nobody's business.
+    // Results are published, so they contain the path as it was given, not the absolute path on this machine.
     let mut server = server_command.clone();
     if args.server_command.is_none() {
         server[0] = args.server.display().to_string();
@@ -367,7 +367,7 @@ async fn compare(args: &Args) -> Result<Outcome> {
     })
 }
 
-/// The words that start the server; `{port}` and `{dir}` are filled in at each start.
+/// The command of the server. Each start fills in `{port}` and `{dir}`.
 fn server_command(args: &Args) -> Result<Vec<String>> {
     if let Some(command) = &args.server_command {
         return Ok(command.split_whitespace().map(str::to_owned).collect());
@@ -392,7 +392,7 @@ fn version(args: &Args) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
 }
 
-/// Rejects builds that are not shipped: their figures say nothing.
+/// Rejects builds other than the shipped one, because their figures say nothing.
 fn check_profile(args: &Args) -> Result<()> {
     let version = version(args)?.unwrap_or_default();
     if !version.contains("(dist)") {
@@ -489,13 +489,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_server_is_told_with_the_cure() {
+    fn a_missing_server_is_reported_with_the_build_command() {
         let error = server_command(&args("--server /nowhere/posthaste")).unwrap_err().to_string();
         assert!(error.contains("cargo xtask dist"), "{error}");
     }
 
     #[test]
-    fn losses_failures_and_warnings_stand_below_the_table() {
+    fn losses_failures_and_warnings_follow_the_table() {
         let outcome = Outcome {
             started: "2026-01-02T03:04:05Z".into(),
             machine: "a machine".into(),

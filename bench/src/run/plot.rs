@@ -1,11 +1,11 @@
-//! The plots: what was measured as SVG, readable on light and dark pages. Pure.
+//! The plots: figures as SVG, readable on light and dark pages. Pure.
 
 use super::figure::number;
 use crate::stats::Percentiles;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What the plots show, filled in by the scenarios.
+/// The data of the plots, filled in by the scenarios.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Plots {
     /// Messages per second by system.
@@ -16,15 +16,15 @@ pub(super) struct Plots {
     pub(super) cost: Vec<(u32, f64)>,
 }
 
-/// How the server under test is called; its marks stand out.
+/// The name of the server under test. Its marks stand out.
 pub(super) const OURS: &str = "Posthaste";
 
 const WIDTH: f64 = 720.0;
 const TITLE_HEIGHT: f64 = 52.0;
 const ROW_HEIGHT: f64 = 34.0;
-/// Where marks begin, right of the names.
+/// Where marks begin, to the right of the names.
 const LEFT: f64 = 210.0;
-/// Where marks end, left of the values.
+/// Where marks end, to the left of the values.
 const RIGHT: f64 = 590.0;
 const BOTTOM: f64 = 16.0;
 const COST_HEIGHT: f64 = 260.0;
@@ -37,7 +37,7 @@ const STYLE: &str = "\
 text{font:14px system-ui,sans-serif}.title{font-weight:600;font-size:16px}";
 
 impl Plots {
-    /// File names and contents of the plots that there is data for.
+    /// File names and contents of the plots that have data.
     pub(super) fn files(&self) -> Vec<(&'static str, String)> {
         let plots = [
             ("delivered.svg", delivered(&self.delivered)),
@@ -48,7 +48,7 @@ impl Plots {
     }
 }
 
-/// Bars from the fastest to the slowest.
+/// Bars, sorted from the fastest to the slowest.
 fn delivered(systems: &[(String, f64)]) -> Option<String> {
     let mut systems = systems.to_vec();
     systems.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -100,7 +100,7 @@ fn latency(systems: &[(String, Percentiles)]) -> Option<String> {
 /// A curve over the number of stored messages.
 fn cost(points: &[(u32, f64)]) -> Option<String> {
     let ((first, _), (last, _)) = (points.first()?, points.last()?);
-    // Room above the curve, and whole numbers at the grid.
+    // Leaves room above the curve, and puts whole numbers at the grid.
     let most = (points.iter().map(|point| point.1).reduce(f64::max)?.max(1.0) * 1.2 / 20.0).ceil() * 20.0;
     let (left, right, top, bottom) = (70.0, WIDTH - 50.0, TITLE_HEIGHT + 8.0, COST_HEIGHT - 40.0);
     let (low, high) = (f64::from(*first).log10(), f64::from(*last).log10());
@@ -166,7 +166,7 @@ fn label(marks: &mut String, name: &str, y: f64) {
 
 fn line(marks: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
     let ((x1, y1), (x2, y2)) = (from, to);
-    // A string takes any text, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = write!(marks, r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#);
 }
 
@@ -175,7 +175,7 @@ fn text(marks: &mut String, class: &str, x: f64, y: f64, anchor: &str, content: 
     let _ = write!(marks, r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{content}</text>"#);
 }
 
-/// The whole picture: title and marks on a card of its own, so that it can be read on any page.
+/// The whole picture: title and marks on its own background, so that it is readable on any page.
 fn card(title: &str, height: f64, marks: &str) -> String {
     let mut picture = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img"><title>{title}</title><style>{STYLE}</style>"#
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_plot_only_where_there_is_data() {
+    fn plots_without_data_are_left_out() {
         assert!(Plots::default().files().is_empty());
         let plots = Plots { cost: vec![(1_000, 50.0), (100_000, 55.0)], ..Plots::default() };
         let files = plots.files();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_go_from_the_fastest_to_the_slowest_and_ours_stands_out() {
+    fn bars_are_sorted_by_speed_and_ours_is_highlighted() {
         let systems = [("Relay & Co".to_owned(), 10.0), (OURS.to_owned(), 40.0)];
         let picture = delivered(&systems).unwrap();
         let (ours, other) = (picture.find("class=\"ours\"").unwrap(), picture.find("class=\"other\"").unwrap());

@@ -1,4 +1,4 @@
-//! Relay and server in turn under the same load, and the server without any.
+//! The relay and the server in turn under the same load, and the idle server.
 
 use super::Plan;
 use super::child::{Child, free_port, this_program, tied_command};
@@ -19,25 +19,25 @@ use tempfile::TempDir;
 /// The token of the first development user, as published for `qstash dev`.
 pub(super) const AUTHORIZATION: &str =
     "Authorization: Bearer eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=";
-/// Addresses of the sink from 127.0.1.0 on, as so many destinations.
+/// Addresses of the sink from 127.0.1.0 on. Each one is a destination.
 pub(super) const SINK_ADDRESSES: u8 = 100;
 pub(super) const RATE_PER_S: u32 = 500;
 pub(super) const RATE_NAME: &str = "500/s";
-/// In plots.
+/// Its name in plots.
 const RELAY_NAME: &str = "signed durable relay";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// The signed durable relay.
     Relay,
-    /// The server that only appends, syncs and answers.
+    /// The server that only appends, syncs and responds.
     Append,
     /// Another system.
     Peer,
     Server,
 }
 
-/// What all scenarios share. Fields drop in order: children before their files.
+/// The state that all scenarios share. Fields drop in order: children before their files.
 pub(super) struct Bench {
     sink: Child,
     work: TempDir,
@@ -58,7 +58,7 @@ pub(super) struct Target {
     pub(super) child: Child,
     /// Other processes that it needs.
     pub(super) helpers: Vec<Child>,
-    /// Processes that belong to the measurement: their time is not foreign.
+    /// Processes that belong to the measurement, so their time is not foreign.
     pub(super) beside: Vec<u32>,
     pub(super) side: Side,
     pub(super) dir: TempDir,
@@ -87,7 +87,7 @@ impl Bench {
         &self.sink.base
     }
 
-    /// Where data directories are made.
+    /// Where data directories are created.
     pub(super) fn work_path(&self) -> &Path {
         self.work.path()
     }
@@ -101,12 +101,12 @@ impl Bench {
         self.start_in(side, TempDir::new_in(self.work.path())?).await
     }
 
-    /// Starts one side on a data directory that may hold something. Every start has a port of its own.
+    /// Starts one side on a data directory that may contain data. Every start has its own port.
     pub(super) async fn start_in(&self, side: Side, dir: TempDir) -> Result<Target> {
         self.start_by(side, dir, &[]).await
     }
 
-    /// The same with words in front of the command: those of a program that becomes the command.
+    /// Like [`Self::start_in`], with words in front of the command: those of a program that becomes the command.
     pub(super) async fn start_by(&self, side: Side, dir: TempDir, before: &[String]) -> Result<Target> {
         const RELAY: &str = "{bench} ref --mode syncrelay --sign --port {port} --dest {sink}/x --file {dir}/relay.log";
         const APPEND: &str = "{bench} ref --mode sync --port {port} --file {dir}/append.log";
@@ -131,7 +131,7 @@ impl Bench {
         Ok(Target { child, helpers: Vec::new(), beside: Vec::new(), side, dir })
     }
 
-    /// Publishes to `target`, waits for arrival, and keeps count of what was lost.
+    /// Publishes to `target`, waits for the arrival, and counts lost messages.
     pub(super) async fn load(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
         get_ok(self.sink(), "/_reset").await?;
         let mut words = vec![this_program()?];
@@ -164,14 +164,14 @@ impl Bench {
         Ok(())
     }
 
-    /// One measured run after a warm-up: with plain messages, or with the same ones when they do not arrive.
+    /// One measured run after a warm-up. The warm-up uses plain messages, or the same messages if they do not arrive.
     pub(super) async fn measure(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
         let report = self.load_warm(target, label, work).await?;
         self.keep(label, target.side, &report);
         Ok(report)
     }
 
-    /// The same, not told or kept yet: it may have to be made again.
+    /// Like [`Self::measure`], but does not record the run yet, because it may have to be repeated.
     pub(super) async fn load_warm(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
         let seconds = self.plan.warm_up_seconds;
         let warm_up = match work.arrives {
@@ -182,18 +182,18 @@ impl Bench {
         self.load(target, label, work).await
     }
 
-    /// Tells what a run found, and keeps it for the JSON file.
+    /// Logs the result of a run, and records it.
     pub(super) fn keep(&mut self, label: &str, side: Side, report: &Report) {
         self.noise.add(label, side, report.foreign_cpu_pct);
         eprintln!("{label}: {}", summary(report));
         self.runs.push(report.clone());
     }
 
-    /// A reference and the server in turn, each started afresh for its turn. A round that others disturbed is made
-    /// again, up to as many times as there are rounds.
+    /// A reference and the server in turn, each started afresh for its turn. A round that other programs disturbed is
+    /// repeated, up to as many times as there are rounds.
     async fn rounds(&mut self, name: &str, reference: Side, work: &Work) -> Result<Rounds> {
         let mut rounds = Rounds::default();
-        let mut again = Again::new(&self.plan);
+        let mut again = Repeats::new(&self.plan);
         let mut round = 1;
         while round <= self.plan.rounds {
             let mut reports = Vec::new();
@@ -218,7 +218,7 @@ impl Bench {
         Ok(rounds)
     }
 
-    /// Ends a target; returns its data directory and how long ending took, if it ended by itself.
+    /// Stops a target. Returns its data directory, and how long it took to stop, if it stopped normally.
     pub(super) async fn stop(&mut self, target: Target) -> (TempDir, Option<f64>) {
         match target.child.stop().await {
             Ok(seconds) => (target.dir, Some(seconds)),
@@ -242,7 +242,7 @@ pub(super) async fn saturation(bench: &mut Bench) -> Result<Vec<Figure>> {
     Ok(figure::saturation(&rounds))
 }
 
-/// Publishes that nothing is delivered of: what the way to the disk can take.
+/// Publishes without deliveries: the capacity of the path to the disk.
 pub(super) async fn publish(bench: &mut Bench) -> Result<Vec<Figure>> {
     const SCENARIO: &str = "publish";
     let work = Work::stored(bench.sink(), f64::from(bench.plan.seconds));
@@ -258,7 +258,7 @@ pub(super) async fn fixed_rate(bench: &mut Bench) -> Result<Vec<Figure>> {
     Ok(figure::fixed_rate(&rounds, RATE_NAME))
 }
 
-/// A freshly started server that nobody talks to.
+/// A freshly started server without requests.
 pub(super) async fn idle(bench: &mut Bench) -> Result<Vec<Figure>> {
     const SCENARIO: &str = "idle";
     let target = bench.start(Side::Server).await?;
@@ -284,17 +284,17 @@ fn summary(report: &Report) -> String {
     text
 }
 
-/// How often rounds that others disturbed may still be made again: as many times as there are rounds, so that a
-/// machine that is never quiet ends the measurement all the same, with a warning.
+/// How many disturbed rounds may still be repeated: as many as there are rounds. On a machine that is never quiet, the
+/// measurement therefore ends, with a warning.
 #[derive(Default)]
-pub(super) struct Again(u32);
+pub(super) struct Repeats(u32);
 
-impl Again {
+impl Repeats {
     pub(super) fn new(plan: &Plan) -> Self {
         Self(plan.rounds)
     }
 
-    /// Whether the round that these are the runs of is to be made again; says so.
+    /// Whether the round with these runs must be repeated. Logs the reason.
     pub(super) fn is_due<'a>(&mut self, runs: impl IntoIterator<Item = &'a Report>) -> bool {
         let noisy = runs.into_iter().find(|run| run.foreign_cpu_pct > goal::FOREIGN_CPU_PCT);
         match noisy {
@@ -308,12 +308,12 @@ impl Again {
     }
 }
 
-/// How much CPU programs outside the measurement used, run by run.
+/// The CPU that other programs used, for each run.
 #[derive(Default)]
 pub(super) struct Noise(Vec<(String, Side, f64)>);
 
-/// How many noisy runs a warning names.
-const WORST_TOLD: usize = 3;
+/// Most noisy runs that a warning names.
+const WORST_NAMED: usize = 3;
 
 impl Noise {
     pub(super) fn add(&mut self, label: &str, side: Side, foreign_cpu_pct: f64) {
@@ -333,7 +333,7 @@ impl Noise {
         let mut noisy: Vec<_> = self.0.iter().filter(|run| run.2 > goal::FOREIGN_CPU_PCT).collect();
         noisy.sort_by(|a, b| b.2.total_cmp(&a.2));
         let worst: Vec<String> =
-            noisy.iter().take(WORST_TOLD).map(|(label, _, pct)| format!("{label} ({pct}%)")).collect();
+            noisy.iter().take(WORST_NAMED).map(|(label, _, pct)| format!("{label} ({pct}%)")).collect();
         (!noisy.is_empty()).then(|| {
             format!(
                 "results are NOT comparable: others used more than {}% of the CPU during {} of {} runs, most during {}. \
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_over_the_limit_is_told_by_run() {
+    fn a_warning_names_the_runs_with_noise_over_the_limit() {
         let mut noise = Noise::default();
         noise.add("first", Side::Relay, 15.0);
         noise.add("second", Side::Server, 3.0);

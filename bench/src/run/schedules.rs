@@ -1,4 +1,4 @@
-//! Many schedules that fire in the same minute: how late their messages arrive, and whether each fires once.
+//! Many schedules that fire in the same minute: the delay of their messages, and whether each fires once.
 
 use super::figure::{Figure, Goal, TARGET, goal, number};
 use super::scenario::{Bench, Side, Target};
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 const SCENARIO: &str = "schedules";
 const MINUTE_NS: u64 = 60 * NS_PER_S;
-/// Quiet time before a minute, in which nothing else is going on.
+/// Quiet time before a minute, without any other work.
 const QUIET_NS: u64 = 2 * NS_PER_S;
-/// How long after a minute its messages are waited for; well within the minute.
+/// How long after a minute to wait for its messages; well within the minute.
 const PATIENCE_NS: u64 = 30 * NS_PER_S;
 
 pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
@@ -36,7 +36,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     }
     eprintln!("schedules: {} made/s; now minutes go by", number(made.publish_per_s));
     let mut fired = Fired::default();
-    // The clocks of measurements and of minutes differ by this.
+    // The difference between the clock of measurements and the wall clock.
     let offset_ns = wall_ns().saturating_sub(now_ns());
     let mut minute_ns = next_minute(wall_ns() + QUIET_NS);
     for nth in 1..=bench.plan.minutes {
@@ -70,15 +70,15 @@ fn figures(made_per_s: f64, fired: &mut Fired) -> Vec<Figure> {
     ]
 }
 
-/// What one minute brought.
+/// The messages of one minute.
 struct Burst {
-    /// Everything that has arrived so far.
+    /// All arrivals so far.
     arrivals: Vec<Arrival>,
     cpu_s: f64,
     foreign_cpu_pct: f64,
 }
 
-/// Waits for a minute and until `count` more messages have arrived than before it.
+/// Waits for a minute, and until `count` more messages have arrived than before it.
 async fn observe(bench: &Bench, target: &mut Target, run: u32, minute_ns: u64, count: u64) -> Result<Burst> {
     sleep_until(minute_ns - QUIET_NS).await;
     let before = total(bench.sink(), run).await?;
@@ -94,7 +94,7 @@ async fn observe(bench: &Bench, target: &mut Target, run: u32, minute_ns: u64, c
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     eprintln!("schedules: a minute took {} s", number(seconds_between(minute_ns, now_ns())));
-    // Outcomes are still to be stored, and what comes twice to come.
+    // Outcomes still have to be stored, and duplicates may still arrive.
     sleep_until(now_ns() + QUIET_NS / 2).await;
     let spent = account.read();
     let arrivals = read_arrivals(bench.sink(), run).await?;
@@ -119,15 +119,15 @@ struct Fired {
     delays_ns: Vec<u64>,
     once: u64,
     missed: u64,
-    /// Messages beyond the first of a schedule and minute.
+    /// Messages after the first one of a schedule and minute.
     repeated: u64,
-    /// Messages that arrived right before their minute.
+    /// Messages that arrived shortly before their minute.
     early: u64,
     cpu_s: f64,
 }
 
 impl Fired {
-    /// Takes what arrived from `minute_ns` on, which was the last minute so far.
+    /// Adds the arrivals from `minute_ns` on, the latest minute so far.
     fn add(&mut self, arrivals: &[Arrival], minute_ns: u64, schedules: u32) {
         let mut counts: HashMap<u32, u64> = HashMap::new();
         for arrival in arrivals.iter().filter(|arrival| arrival.at_ns >= minute_ns) {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fires_never_twice_or_early_is_told_apart() {
+    fn missing_repeated_and_early_messages_are_distinguished() {
         let minute_ns = 10 * MINUTE_NS;
         let at = |sequence, at_ns| Arrival { sequence, place: 0, at_ns };
         let arrivals = [

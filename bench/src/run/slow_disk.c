@@ -1,6 +1,6 @@
-/* A disk on which every sync takes longer, for one process: LD_PRELOAD it.
+/* Makes every sync of one process slower: load it with LD_PRELOAD.
  *
- *   SLOW_DISK_SYNC_MS  how much longer
+ *   SLOW_DISK_SYNC_MS  additional milliseconds
  *   SLOW_DISK_WHILE    only while this file exists
  */
 #define _GNU_SOURCE

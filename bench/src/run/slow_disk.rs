@@ -1,8 +1,8 @@
-//! A disk that is slow for one server, when it is told to be: `slow_disk.c` stands between the server and its syncs.
+//! A disk that is slow for one server, on demand: `slow_disk.c` intercepts the server's syncs.
 //!
-//! A sync that takes long bounds what can be stored, and costs no processor: what this machine can offer is then many
-//! times what the server can take, although both share its processors. It needs the C compiler that also links Rust
-//! programs, and a server that is linked dynamically.
+//! A slow sync limits how much can be stored, and costs no CPU time. This machine can then offer many times what the
+//! server can store, although both share its processors. It needs the C compiler that also links Rust programs, and a
+//! dynamically linked server.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Makes the library in a directory; the disk is not slow yet.
+    /// Compiles the library in a directory. The disk is not slow yet.
     pub(super) async fn make(directory: &Path, sync_ms: u32) -> Result<Self> {
         let directory = std::path::absolute(directory)?;
         let (source, library) = (directory.join("slow_disk.c"), directory.join("slow_disk.so"));
@@ -32,7 +32,7 @@ impl SlowDisk {
         Ok(Self { library, sign: directory.join("slow"), sync_ms })
     }
 
-    /// The words that start a server on this disk, to stand in front of its own.
+    /// The words that start a server on this disk, to be put in front of its command.
     pub(super) fn words(&self) -> Vec<String> {
         vec![
             "env".into(),
@@ -57,7 +57,7 @@ mod tests {
     use crate::clock::{now_ns, seconds_between};
 
     #[tokio::test]
-    async fn syncs_are_slow_while_they_shall_be() {
+    async fn syncs_are_slow_while_the_file_exists() {
         let directory = tempfile::tempdir().unwrap();
         let disk = SlowDisk::make(directory.path(), 300).await.unwrap();
         let sync = async || {
@@ -70,7 +70,7 @@ mod tests {
         disk.slow_down().unwrap();
         assert!(sync().await >= 0.3);
         disk.recover().unwrap();
-        // No bound from above: the machine's own disk may be as slow as it likes.
+        // There is no upper limit, because the machine's own disk may be slow too.
         sync().await;
     }
 }

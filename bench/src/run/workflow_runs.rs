@@ -1,4 +1,4 @@
-//! Starts the runs of a measurement, waits for them, and asks the server what became of them.
+//! Starts the runs of a measurement, waits for them, and checks their results at the server.
 
 use super::scenario::AUTHORIZATION;
 use super::workflow_apps::{App, Door};
@@ -25,7 +25,7 @@ const BATCH_CONNECTIONS: u32 = 4;
 /// Connections that start single runs.
 const SINGLE_CONNECTIONS: u32 = 64;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long nothing may happen until runs that have not ended are given up.
+/// How long to wait without progress before unfinished runs count as lost.
 const STALL: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
 /// Runs on a page of the server's log.
@@ -43,14 +43,14 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// A measurement that has not begun.
+    /// A measurement that has not started.
     pub(super) fn new(app: &App, script: Script, runs: u32) -> Result<Self> {
         let (host, _) = split_url(&app.target.child.base)?;
         let (host, door) = (host.to_owned(), app.door.clone());
         Ok(Self { measurement: (now_ns() / 1_000_000) as u32, runs, script, host, door })
     }
 
-    /// Where the runs are, for [`Door::Batch`].
+    /// URL of the runs, for [`Door::Batch`].
     fn url(&self) -> Option<String> {
         match &self.door {
             Door::Batch { application } => Some(format!("{application}{}", self.script.path(self.measurement))),
@@ -58,7 +58,7 @@ impl Start {
         }
     }
 
-    /// Starts these runs; returns when the server has taken all of them.
+    /// Starts these runs. Returns when the server has accepted all of them.
     pub(super) async fn start(&self, numbers: Range<u32>) -> Result<()> {
         let connections = if self.url().is_some() { BATCH_CONNECTIONS } else { SINGLE_CONNECTIONS };
         let next = Arc::new(AtomicU32::new(numbers.start));
@@ -107,7 +107,7 @@ impl Start {
         request("POST", path, &self.host, &[AUTHORIZATION.to_owned()], "application/json", body.as_bytes())
     }
 
-    /// The answer to a batch names an entry for each run, and each run is new.
+    /// Checks that the response to a batch names an entry for each run, and that each run is new.
     fn check(&self, numbers: Range<u32>, body: &[u8]) -> Result<()> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -133,11 +133,11 @@ impl Start {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     Rewarded,
-    /// Nothing happened for [`STALL`].
+    /// There was no progress for [`STALL`].
     Lost,
 }
 
-/// Waits until the application's tally is as it should be, or nothing happens any more.
+/// Waits until the application's tally is complete, or until there is no more progress.
 pub(super) async fn wait_for(app: &mut App, start: &Start, done: impl Fn(&Tally) -> bool) -> Result<Patience> {
     let (mut seen, mut since_ns) = ((0, 0, 0), now_ns());
     loop {
@@ -174,14 +174,14 @@ struct Listed {
     workflow_run_response: Option<String>,
 }
 
-/// How many of the runs the server lists as succeeded, with the very result that the native endpoint returned when
-/// `with_result` says so.
+/// How many of the runs the server lists as succeeded. With `with_result`, the result must also be the one that the
+/// native endpoint returned.
 pub(super) async fn count_succeeded(start: &Start, with_result: bool) -> Result<u64> {
     let url = start.url().context("only the server lists its runs")?;
     let mut connection = Connection::open(&start.host).await?;
     let mut succeeded = HashSet::new();
     let mut cursor = String::new();
-    // One page more than there are, for a last one that is empty.
+    // One more page, because the last one may be empty.
     for _ in 0..=start.runs.div_ceil(PAGE) {
         let path = format!("/v2/workflows/logs?workflowUrl={}&count={PAGE}{cursor}", escaped(&url));
         let page: Option<Page> = get(&mut connection, start, &path).await?;
@@ -202,7 +202,7 @@ pub(super) async fn count_succeeded(start: &Start, with_result: bool) -> Result<
     Ok(succeeded.len() as u64)
 }
 
-/// How many of so many runs from all over the measurement the server knows with their start and the step that sleeps.
+/// How many of `samples` runs, spread over the measurement, the server has with their start and the sleeping step.
 pub(super) async fn count_asleep(start: &Start, samples: u32) -> Result<u32> {
     let mut connection = Connection::open(&start.host).await?;
     let mut asleep = 0;
@@ -216,7 +216,7 @@ pub(super) async fn count_asleep(start: &Start, samples: u32) -> Result<u32> {
     Ok(asleep)
 }
 
-/// What the server shows at a path; `None` when there is nothing.
+/// The server's response at a path; `None` if there is nothing.
 async fn get<T: DeserializeOwned>(connection: &mut Connection, start: &Start, path: &str) -> Result<Option<T>> {
     let request = request("GET", path, &start.host, &[AUTHORIZATION.to_owned()], "application/json", b"");
     let (status, body) = connection.call(&request).await?;
@@ -229,7 +229,7 @@ async fn get<T: DeserializeOwned>(connection: &mut Connection, start: &Start, pa
     Ok(Some(found.with_context(|| format!("unexpected answer to GET {path}: {}", excerpt(&body)))?))
 }
 
-/// As the value of a query.
+/// Escapes the value of a query.
 fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ingress_gets_the_payload_alone() {
+    fn an_ingress_gets_only_the_payload() {
         let one = body(start(Door::Ingress { path: "/steps/run/send".into() }).request(7..8));
         assert!(one["m"].as_str().unwrap().starts_with("HQB0000000900000007"), "{one}");
     }
 
     #[test]
-    fn a_batch_must_start_every_run_anew() {
+    fn every_run_of_a_batch_must_be_new() {
         let start = start(Door::Batch { application: "http://127.0.0.1:2".into() });
         let right = r#"[{"messageId":"a"},{"messageId":"b"}]"#;
         start.check(0..2, right.as_bytes()).unwrap();

@@ -1,8 +1,8 @@
-//! Durable workflows: runs of a few trivial steps, which cost the server one delivery and one publish each, and runs
-//! that sleep.
+//! Durable workflows: runs of a few trivial steps, each of which costs the server one delivery and one publish, and
+//! runs that sleep.
 //!
-//! The application is `workflow-endpoint`, which costs little and checks everything. With peers, the same runs are made
-//! with the official TypeScript SDK, on Restate and on Temporal's development server; the systems take turns.
+//! The application is `workflow-endpoint`, which costs little and checks everything. With peers, the same runs also use
+//! the official TypeScript SDK, Restate and Temporal's development server. The systems take turns.
 
 use super::figure::{Figure, Goal, TARGET, goal, number, ratio};
 use super::scenario::{Bench, Side};
@@ -23,35 +23,35 @@ use std::time::Duration;
 const SCENARIO: &str = "workflows";
 /// Steps of a run.
 pub(super) const STEPS: u32 = 5;
-/// Runs before a measurement, so that nothing in it happens for the first time: one tenth of those in it.
+/// Runs before a measurement, as a warm-up: one tenth of those in it.
 const WARM_UP_SHARE: u32 = 10;
-/// After the last run ended: outcomes are still to be stored, and what comes twice to come.
+/// Wait after the last run ended, because outcomes still have to be stored and duplicates may still arrive.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long runs are begun on Temporal, which would take minutes for all of them.
+/// How long runs are started on Temporal, which would need minutes for all of them.
 pub(super) const TEMPORAL_SECONDS: u32 = 15;
-/// Runs that are on their way to sleep at once. More would measure a backlog of deliveries.
+/// Most runs that are awake at once on their way to sleep. More would measure a backlog of deliveries.
 const AWAKE_MAX: u32 = 2_000;
 /// Sleeping runs that are looked up.
 const SAMPLES: u32 = 200;
 
-/// What one measurement found.
+/// The result of one measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Report {
     pub(super) label: String,
     pub(super) system: System,
     pub(super) runs: u32,
     pub(super) steps_per_s: f64,
-    /// As the application saw it.
+    /// According to the application.
     pub(super) tally: Tally,
     /// By process.
     pub(super) cpu_us_per_step: BTreeMap<String, f64>,
     pub(super) foreign_cpu_pct: f64,
-    /// Runs that ended well by the server's own account; `None` when it was not asked.
+    /// Successful runs according to the server; `None` if it was not asked.
     pub(super) succeeded: Option<u64>,
 }
 
 impl Report {
-    /// From what the application saw and what it cost.
+    /// Creates a report from the application's tally and the CPU usage.
     pub(super) fn new(label: &str, system: System, runs: u32, tally: Tally, spent: &crate::account::Spent) -> Self {
         Self {
             label: label.to_owned(),
@@ -103,8 +103,8 @@ fn leave_out(bench: &mut Bench, name: &str, error: &anyhow::Error) {
     bench.warnings.push(warning);
 }
 
-/// The systems in turn, each started afresh for its turn. A round that others disturbed is made again, up to as many
-/// times as there are rounds.
+/// The systems in turn, each started afresh for its turn. A round that other programs disturbed is repeated, up to as
+/// many times as there are rounds.
 async fn rounds(bench: &mut Bench, mut systems: Vec<System>, dir: &Path, reports: &mut Vec<Report>) -> Result<()> {
     let (mut round, mut again) = (1, bench.plan.rounds);
     while round <= bench.plan.rounds {
@@ -172,7 +172,7 @@ async fn turn(bench: &mut Bench, system: System, dir: &Path, label: &str) -> Res
     Ok(report)
 }
 
-/// Runs that sleep: what they cost in memory.
+/// The memory cost of sleeping runs.
 async fn sleeping(bench: &mut Bench, dir: &Path) -> Result<Vec<Figure>> {
     let runs = bench.plan.sleeping_runs;
     let mut app = App::start(bench, System::Server, dir).await?;
@@ -264,7 +264,7 @@ fn figures(reports: &[Report]) -> Vec<Figure> {
     figures
 }
 
-/// What must never happen: sums over all rounds.
+/// Counts that must be zero: sums over all rounds.
 fn checks<'a>(reports: impl Iterator<Item = &'a Report>, whose: &str) -> Vec<Figure> {
     let (mut failed, mut missing, mut repeated, mut wrong) = (0, 0, 0, 0);
     for Report { runs, tally, succeeded, .. } in reports {
@@ -283,7 +283,7 @@ fn checks<'a>(reports: impl Iterator<Item = &'a Report>, whose: &str) -> Vec<Fig
     ]
 }
 
-/// The processes of a measurement by name: the server is what is measured, the others are not foreign.
+/// The processes of a measurement by name. The server is measured, and the others do not count as foreign.
 pub(super) fn processes(target: u32, helpers: impl IntoIterator<Item = u32>) -> Vec<NamedPid> {
     let named = |name: String, pid| NamedPid { name, pid };
     let mut all = vec![named(TARGET.into(), target), named("run".into(), std::process::id())];

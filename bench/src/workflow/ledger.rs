@@ -1,31 +1,31 @@
-//! What an endpoint has seen of the runs of each measurement. Pure.
+//! The endpoint's record of the runs of each measurement. Pure.
 
 use super::protocol::RunKey;
 use crate::stats::Percentiles;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Runs of a measurement beyond this number are wrong: memory stays bounded whatever arrives.
+/// Runs above this number of a measurement are wrong, so that memory stays bounded.
 const RUNS_MAX: u32 = 1 << 20;
 
-/// What an application that runs workflows has seen of a measurement, as `/_tally?run=R` shows it. Applications in
-/// other languages show the same, or the part of it that they know.
+/// An application's record of a measurement, as `/_tally?run=R` shows it. Applications in other languages show the
+/// same, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Tally {
-    /// Calls of the application, whatever they were for.
+    /// Calls of the application for any reason.
     pub(crate) deliveries: u64,
-    /// Of these, entries that had been delivered before.
+    /// Calls whose entries had been delivered before.
     pub(crate) repeated: u64,
-    /// Steps whose result the server took, each counted once.
+    /// Steps whose result the server accepted, each counted once.
     pub(crate) steps: u64,
-    /// Runs whose end the server took.
+    /// Runs whose end the server accepted.
     pub(crate) ended: u64,
-    /// Runs that the server says have failed.
+    /// Runs that failed according to the server.
     pub(crate) failed: u64,
     /// Deliveries that no correct server makes.
     pub(crate) wrong: u64,
-    /// Publishes that were not answered with success.
+    /// Publishes without a successful response.
     pub(crate) errors: u64,
     pub(crate) first_problem: Option<String>,
     /// From the first start to the last end.
@@ -40,7 +40,7 @@ pub(super) struct Ledger(HashMap<u32, Measurement>);
 
 #[derive(Default)]
 struct Measurement {
-    /// All but the times.
+    /// All counts except times.
     tally: Tally,
     runs: Vec<Run>,
     took_ns: Vec<u64>,
@@ -56,7 +56,7 @@ struct Run {
 
 #[derive(Clone, Default)]
 struct Entry {
-    /// As the server first told it, with a delivery or in answer to a publish.
+    /// The id that the server used first, in a delivery or in the response to a publish.
     id: Option<Box<str>>,
     delivered: bool,
     published: bool,
@@ -69,7 +69,7 @@ impl Ledger {
         Tally { seconds, took: Percentiles::of(&mut found.took_ns.clone()), ..found.tally.clone() }
     }
 
-    /// Somebody called.
+    /// Counts a call of the application.
     pub(super) fn called(&mut self, measurement: u32) {
         self.of(measurement).tally.deliveries += 1;
     }
@@ -92,7 +92,7 @@ impl Ledger {
         tally.first_problem.get_or_insert(problem);
     }
 
-    /// A delivery of entries with these ids, the last of which is new; says what is wrong with them.
+    /// Checks a delivery of entries with these ids, the last of which is new. Returns the problem, if any.
     pub(super) fn delivered<'a>(
         &mut self,
         key: RunKey,
@@ -114,7 +114,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The server took the `nth` step and named its entry.
+    /// Records that the server accepted the `nth` step, and the id of its entry.
     pub(super) fn published(&mut self, key: RunKey, nth: usize, id: &str) -> Result<(), String> {
         let entry = self.entry(key, nth)?;
         entry.confirm(nth, id)?;
@@ -123,7 +123,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The server took the end of a run.
+    /// Records that the server accepted the end of a run.
     pub(super) fn ended(&mut self, key: RunKey, sent_ns: u64, now_ns: u64) -> Result<(), String> {
         if !std::mem::replace(&mut self.run(key)?.ended, true) {
             let measurement = self.of(key.measurement);
@@ -160,7 +160,7 @@ impl Ledger {
 }
 
 impl Entry {
-    /// An entry keeps the id that it was first known by.
+    /// Checks that an entry keeps its first id.
     fn confirm(&mut self, position: usize, id: &str) -> Result<(), String> {
         match &self.id {
             Some(known) if **known == *id => Ok(()),
@@ -180,7 +180,7 @@ mod tests {
     const KEY: RunKey = RunKey { measurement: 1, number: 3 };
 
     #[test]
-    fn what_comes_twice_is_repeated_and_counts_once() {
+    fn repeated_deliveries_count_once() {
         let mut ledger = Ledger::default();
         for _ in 0..2 {
             ledger.called(1);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_keeps_its_id_whoever_names_it_first() {
+    fn an_entry_keeps_its_first_id() {
         let mut ledger = Ledger::default();
         ledger.delivered(KEY, ["a", "b"].into_iter(), 1).unwrap();
         assert!(ledger.published(KEY, 1, "c").unwrap_err().contains("was b and is c"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_beyond_the_bound_are_wrong() {
+    fn runs_above_the_limit_are_wrong() {
         let mut ledger = Ledger::default();
         let key = RunKey { number: RUNS_MAX, ..KEY };
         assert!(ledger.delivered(key, ["a"].into_iter(), 1).is_err());

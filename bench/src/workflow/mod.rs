@@ -1,9 +1,9 @@
-//! `workflow-endpoint`: an application of trivial workflows that costs as little as possible, so that the server is
-//! what a measurement measures.
+//! `workflow-endpoint`: an application of trivial workflows that costs as little as possible, so that a measurement
+//! shows the cost of the server.
 //!
-//! It speaks the invocation protocol without an SDK: a delivery holds the run's entries so far, the endpoint publishes
-//! the result of the next step, or ends the run behind the last one. It compares every byte and id it gets with
-//! what it published, so that a server that is fast and wrong is noticed. Start at [`Endpoint::advance`].
+//! It speaks the invocation protocol without an SDK: a delivery contains the run's entries so far, and the endpoint
+//! publishes the result of the next step, or ends the run after the last one. It compares every byte and id with what
+//! it published, so that a fast but wrong server is noticed. Start at [`Endpoint::advance`].
 
 mod ledger;
 pub(crate) mod protocol;
@@ -30,9 +30,9 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::TcpListener;
 
-/// Largest delivery that is read; runs of trivial steps stay far below.
+/// Largest delivery that is read. Runs of trivial steps are far smaller.
 const DELIVERY_BYTES_MAX: usize = 1 << 20;
-/// Connections to the server that are kept for later; more are closed after use.
+/// Connections to the server that are kept. Further ones are closed after use.
 const IDLE_CONNECTIONS_MAX: usize = 512;
 
 #[derive(clap::Args)]
@@ -77,11 +77,11 @@ struct Server {
     idle: Mutex<Vec<Connection>>,
 }
 
-/// Why a delivery leads nowhere.
+/// Why a delivery does not advance a run.
 enum Trouble {
-    /// No correct server makes such a delivery: the run must not go on.
+    /// No correct server makes such a delivery, so the run must not continue.
     Wrong(String),
-    /// The server did not take what was published: it may try again.
+    /// The server did not accept the publish. It may try again.
     Refused(anyhow::Error),
 }
 
@@ -95,7 +95,7 @@ async fn accept(listener: TcpListener, endpoint: Arc<Endpoint>) -> Result<()> {
                 let endpoint = endpoint.clone();
                 async move { Ok::<_, Infallible>(endpoint.handle(request).await) }
             });
-            // A broken connection is the server's affair; what it did not deliver shows as a run that does not end.
+            // A broken connection is the server's problem; a missing delivery shows as a run that does not end.
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -145,7 +145,7 @@ impl Endpoint {
         }
     }
 
-    /// Does what a delivery of a step asks for; the delivery is answered when the server has taken it.
+    /// Processes the delivery of a step. It responds after the server has accepted the publish.
     async fn advance(
         &self,
         script: Script,
@@ -192,7 +192,7 @@ struct Published {
 }
 
 impl Server {
-    /// Publishes a batch of one element; returns the id of what it made.
+    /// Publishes a batch of one element, and returns the id of the created entry.
     async fn publish(&self, batch: &[u8]) -> Result<String> {
         let body = self.call("POST", "/v2/batch", "application/json", batch).await?;
         let unexpected = || format!("unexpected answer to a batch: {}", excerpt(&body));
@@ -207,7 +207,7 @@ impl Server {
         Ok(())
     }
 
-    /// The body of the answer, which must be a success.
+    /// The body of the response, which must be a success.
     async fn call(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Vec<u8>> {
         let request = protocol::request(method, path, &self.host, &self.headers, kind, body);
         let (status, answer) = self.exchange(&request).await?;
@@ -215,8 +215,8 @@ impl Server {
         Ok(answer)
     }
 
-    /// On a connection that is idle; a new one when there is none, or when the server has closed it meanwhile. The
-    /// requests may come twice: the server knows the step or the end already.
+    /// Uses an idle connection, or a new one if there is none or if the server has closed it. A request may be sent
+    /// twice, because the server recognizes a known step or end.
     async fn exchange(&self, request: &[u8]) -> Result<Answer> {
         let idle = self.idle().pop();
         if let Some(mut connection) = idle
@@ -248,7 +248,7 @@ fn not_again() -> StatusCode {
     StatusCode::from_u16(489).expect("three digits are a status")
 }
 
-/// An answer with the headers by which the server recognises an SDK.
+/// A response with the headers by which the server recognizes an SDK.
 fn answer(status: StatusCode, headers: &[(&'static str, &'static str)], body: String) -> Response<Full<Bytes>> {
     const SDK: [(&str, &str); 2] = [("upstash-workflow-sdk-version", "1"), ("upstash-workflow-sdk", "v1.3.2")];
     let mut response = Response::new(Full::new(body.into()));

@@ -1,7 +1,7 @@
-//! The invocation protocol of durable workflows as an endpoint speaks it: what a delivery must hold, which step comes
-//! next, and the requests that start a run, add a step to it and end it. Pure; start at [`replay`].
+//! The invocation protocol of durable workflows from the side of an endpoint: the required contents of a delivery, the
+//! next step, and the requests that start a run, add a step to it and end it. Pure; start at [`replay`].
 //!
-//! A run is known by its measurement and its number in it. All that it publishes follows from these two, so every
+//! A run is identified by its measurement and its number. Everything that it publishes follows from these two, so every
 //! byte that comes back can be compared.
 
 use crate::load::excerpt;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// What the official SDK announces with every publish.
+/// The features that the official SDK announces with every publish.
 const FEATURES: &str = "LazyFetch,InitialBody,WF_DetectTrigger,WF_TriggerOnConfig";
 /// How long [`Script::Sleep`] sleeps: 7 days.
 const SLEEP_SECONDS: u32 = 7 * 86_400;
@@ -25,7 +25,7 @@ pub(crate) struct RunKey {
 }
 
 impl RunKey {
-    /// The id that the server knows the run by.
+    /// The run's id at the server.
     pub(crate) fn id(self) -> String {
         format!("wfr_bench-{:08x}-{:08x}", self.measurement, self.number)
     }
@@ -38,12 +38,12 @@ impl RunKey {
     }
 }
 
-/// What the runs at a URL do.
+/// The steps of the runs at a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
-    /// So many trivial steps, one after the other.
+    /// This many trivial steps, one after the other.
     Steps(u32),
-    /// One step, which sleeps longer than any measurement takes.
+    /// One step that sleeps longer than any measurement takes.
     Sleep,
 }
 
@@ -63,7 +63,7 @@ impl Script {
         }
     }
 
-    /// The script and the measurement behind a path; runs at `/steps/…` have so many steps.
+    /// The script and the measurement of a path. Runs at `/steps/…` have `steps` steps.
     pub(crate) fn at(path: &str, steps: u32) -> Option<(Self, u32)> {
         let (kind, measurement) = path.strip_prefix('/')?.split_once('/')?;
         let script = match kind {
@@ -74,11 +74,12 @@ impl Script {
         Some((script, u32::from_str_radix(measurement, 16).ok()?))
     }
 
-    /// The `nth` step (the first is 1) of a run; `None` behind the last.
+    /// The `nth` step of a run, counted from 1; `None` after the last one.
     fn step(self, key: RunKey, nth: usize) -> Option<Step> {
         match self {
             Script::Steps(steps) if nth <= steps as usize => {
-                // Odd spaces, an escape and a letter beyond ASCII: who reads it and writes it anew changes it.
+                // Contains odd spaces, an escape and a letter beyond ASCII: parsing and rewriting the JSON would change
+                // it.
                 let out =
                     format!(r#"{{ "run":{},  "step" : {nth}, "sum":{}.50, "fa\u00e7ade":"œuvre" }}"#, key.number, nth);
                 let out = Value::String(out);
@@ -97,7 +98,7 @@ impl Script {
         }
     }
 
-    /// How often a run that ended was delivered: its start and every step's result.
+    /// How often a finished run was delivered: once for its start and once for the result of every step.
     pub(crate) fn deliveries(self) -> u32 {
         match self {
             Script::Steps(steps) => steps + 1,
@@ -106,12 +107,12 @@ impl Script {
     }
 }
 
-/// What a run returns.
+/// The result of a run.
 pub(crate) fn result(key: RunKey) -> String {
     format!(r#"{{"run" : {},"ok":true}}"#, key.number)
 }
 
-/// What a run is started with: a marker that tells when.
+/// The payload that starts a run: a marker with the time.
 pub(crate) fn payload(key: RunKey, sent_ns: u64) -> String {
     let mut marker = [0; Marker::LEN];
     Marker { run: key.measurement, sequence: key.number, sent_ns }.write(&mut marker);
@@ -130,7 +131,7 @@ pub(crate) struct Entry<'a> {
     call_type: Cow<'a, str>,
 }
 
-/// What a delivery asks for.
+/// The content of a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Replay {
     /// When the run was started.
@@ -141,12 +142,12 @@ pub(crate) struct Replay {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Step(Step),
-    /// All steps are done, and this is the result.
+    /// All steps are done; this is the result.
     End(String),
 }
 
-/// Goes through the entries of a delivery as the run's function would, and says what comes next; or what is wrong
-/// with them.
+/// Processes the entries of a delivery as the run's function would, and returns the next action, or the problem with
+/// the entries.
 pub(crate) fn replay(script: Script, key: RunKey, message_id: &str, entries: &[Entry]) -> Result<Replay, String> {
     let last = entries.last().ok_or("a delivery has no entries")?;
     if last.message_id != message_id {
@@ -178,7 +179,7 @@ pub(crate) fn replay(script: Script, key: RunKey, message_id: &str, entries: &[E
     Ok(Replay { sent_ns, next })
 }
 
-/// The element of a batch that starts a run, as the official client makes it.
+/// The batch element that starts a run, as the official client creates it.
 pub(crate) fn trigger(key: RunKey, url: &str, sent_ns: u64) -> Value {
     let (id, body) = (key.id(), payload(key, sent_ns));
     json!({"destination": url, "body": body, "headers": {
@@ -219,12 +220,12 @@ pub(crate) fn append(key: RunKey, url: &str, step: &Step) -> Vec<u8> {
     json!([element]).to_string().into_bytes()
 }
 
-/// The path that a run is ended at.
+/// The path that ends a run.
 pub(crate) fn end_path(key: RunKey) -> String {
     format!("/v2/workflows/runs/{}?cancel=false", key.id())
 }
 
-/// A ready-made request of the API; `headers` are whole lines without their end.
+/// A complete request to the API; `headers` are whole lines without their line breaks.
 pub(crate) fn request(method: &str, path: &str, host: &str, headers: &[String], kind: &str, body: &[u8]) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
     for header in headers {
@@ -241,7 +242,7 @@ mod tests {
     const KEY: RunKey = RunKey { measurement: 0xabc, number: 17 };
     const SCRIPT: Script = Script::Steps(2);
 
-    /// The entries of a run after so many steps, with ids `m0`, `m1` and so on.
+    /// The entries of a run after this many steps, with ids `m0`, `m1` and so on.
     fn bodies(steps: usize) -> Vec<String> {
         let first = payload(KEY, 99);
         std::iter::once(first).chain((1..=steps).map(|nth| SCRIPT.step(KEY, nth).unwrap().body)).collect()
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_asks_for_the_step_behind_its_last_entry() {
+    fn a_delivery_asks_for_the_step_after_its_last_entry() {
         for steps in 0..2 {
             let found = replay(SCRIPT, KEY, &format!("m{steps}"), &entries(&bodies(steps))).unwrap();
             let step = SCRIPT.step(KEY, steps + 1).unwrap();
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_deliveries_are_told_apart() {
+    fn wrong_deliveries_are_distinguished() {
         let right = bodies(2);
         let of = |change: &dyn Fn(&mut Vec<Entry>)| {
             let mut entries = entries(&right);
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_survives_only_as_the_bytes_it_is() {
+    fn a_result_must_keep_its_bytes() {
         let body = SCRIPT.step(KEY, 1).unwrap().body;
         let out = serde_json::from_str::<Value>(&body).unwrap()["out"].as_str().unwrap().to_owned();
         let value: Value = serde_json::from_str(&out).unwrap();

@@ -1,4 +1,4 @@
-//! The endpoint against a small server that keeps runs in memory, right and wrong ones.
+//! Tests the endpoint against a small server that keeps runs in memory and can misbehave.
 
 use super::protocol::{RunKey, Script, trigger};
 use super::*;
@@ -13,19 +13,19 @@ use std::time::Duration;
 const STEPS: u32 = 3;
 const MEASUREMENT: u32 = 7;
 
-/// How the server is wrong.
+/// The fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// It reads JSON and writes it anew.
+    /// It parses JSON and writes it again.
     Normalises,
-    /// Every delivery comes twice.
+    /// Every delivery is made twice.
     Repeats,
-    /// It delivers another id than it answered.
+    /// Its deliveries use another id than its responses.
     RenamesEntries,
     /// The newest entry comes first.
     Reverses,
-    /// The first publish of a run is answered with 500.
+    /// The first publish of a run gets a 500.
     RefusesOnce,
 }
 
@@ -39,22 +39,22 @@ struct State {
     /// Entries by run: id and bytes.
     runs: HashMap<String, Vec<(String, Vec<u8>)>>,
     refused: bool,
-    /// Headers of the elements that were no triggers.
+    /// Headers of the elements that were not triggers.
     appended: Vec<Value>,
     ended: Vec<(String, String)>,
-    /// What the endpoint answered.
+    /// The responses of the endpoint.
     answers: Vec<u16>,
 }
 
-/// What became of an element.
+/// The outcome of an element.
 enum Taken {
     Refused,
-    /// It was there already, with this id.
+    /// It existed already, with this id.
     Known(String),
     New(Delivery),
 }
 
-/// A delivery that is to be made.
+/// A pending delivery.
 struct Delivery {
     url: String,
     run: String,
@@ -168,13 +168,13 @@ impl Fake {
         while made < attempts {
             let (status, _) = post(&url, "", &headers, &array).await.unwrap();
             self.state.lock().unwrap().answers.push(status);
-            // As the server would: again after a 500.
+            // As the server does: retries after a 500.
             made += u32::from(status != 500);
         }
     }
 }
 
-/// Runs a measurement of so many runs on a server with this fault until the tally satisfies `done`.
+/// Runs a measurement of this many runs on a server with this fault, until the tally satisfies `done`.
 async fn measure(fault: Fault, script: Script, runs: u32, done: fn(&Tally) -> bool) -> (Arc<Fake>, Tally) {
     let (fake, server) = Fake::start(fault).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -264,13 +264,13 @@ async fn a_wrong_server_is_noticed_and_the_run_is_not_continued() {
 }
 
 #[tokio::test]
-async fn what_is_delivered_twice_is_counted_and_ends_once() {
+async fn repeated_deliveries_are_counted_and_end_a_run_once() {
     let (_, tally) = measure(Fault::Repeats, Script::Steps(STEPS), 1, |tally| tally.repeated == 4).await;
     assert_eq!((tally.deliveries, tally.steps, tally.ended, tally.wrong), (8, 3, 1, 0), "{tally:?}");
 }
 
 #[tokio::test]
-async fn a_publish_that_is_refused_is_an_error_and_made_again() {
+async fn a_rejected_publish_is_an_error_and_is_repeated() {
     let (fake, tally) = measure(Fault::RefusesOnce, Script::Steps(STEPS), 1, |tally| tally.ended == 1).await;
     assert_eq!((tally.errors, tally.repeated, tally.deliveries), (1, 1, 5), "{tally:?}");
     assert!(fake.state.lock().unwrap().answers.contains(&500));

@@ -1,5 +1,5 @@
-//! Errors of attempts in words for people: the console, the lines of `posthaste dev`, and the `why` sentence. The API keeps the
-//! texts of the hosted service.
+//! Errors of attempts in words for people: for the console, the lines of `posthaste dev`, and the `why` sentence. The
+//! API keeps the texts of the hosted service.
 
 use crate::limits::TIMEOUT_MS_MAX;
 use std::borrow::Cow;
@@ -19,20 +19,20 @@ pub fn for_people(error: &str, timeout: Timeout) -> Cow<'_, str> {
 /// How long the attempts of a message may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// So many milliseconds.
+    /// This many milliseconds.
     Ms(u64),
-    /// The error belongs to several messages, or the message is not at hand.
+    /// Unknown, because the error belongs to several messages or the message is not at hand.
     Unknown,
 }
 
 impl Timeout {
-    /// The timeout of a message, which may leave it to the default.
+    /// The timeout of a message, or the default if it has none.
     pub fn of(timeout_ms: Option<u64>) -> Timeout {
         Timeout::Ms(timeout_ms.unwrap_or(TIMEOUT_MS_MAX))
     }
 }
 
-/// A timeout in its largest unit that is exact: `2 h`, `90 s`, `1.5 s`.
+/// A timeout in the largest unit that is exact: `2 h`, `90 s`, `1.5 s`.
 fn length(ms: u64) -> String {
     let units = [(3_600_000, "h"), (60_000, "min"), (1_000, "s")];
     match units.into_iter().find(|(unit_ms, _)| ms > 0 && ms.is_multiple_of(*unit_ms)) {

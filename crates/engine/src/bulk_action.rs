@@ -1,53 +1,53 @@
-//! A bulk action: something done to many messages or dead letters in the background, with its progress.
+//! A bulk action: an operation on many messages or dead letters in the background, with its progress.
 
 use posthaste_wire::id::{Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Something that was asked for with `async`.
+/// An operation that was requested with `async`.
 ///
-/// Stored as JSON; new fields need `#[serde(default)]` so that what was begun by an earlier version goes on.
+/// Stored as JSON; new fields need `#[serde(default)]`, so that an action of an earlier version continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkAction {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
     /// Its id: its position in the order of creation.
     pub id: Seq,
-    /// What is done.
+    /// The operation.
     #[serde(default, skip_serializing_if = "Task::is_cancel")]
     pub task: Task,
-    /// To what: the parameters as they were given, name and values.
+    /// The filter: the parameters as they were given, names and values.
     pub filter: Vec<(String, Vec<String>)>,
-    /// A cancel: only messages created up to here. Of other tasks [`Seq::MIN`], so that a version which knows only
+    /// For a cancel: only messages created up to here. For other tasks [`Seq::MIN`], so that a version that knows only
     /// cancels finds nothing to cancel.
     pub until: Seq,
-    /// A cancel: messages created up to here have been looked at.
+    /// For a cancel: messages created up to here have been processed.
     pub after: Seq,
-    /// At most so many.
+    /// Most messages or dead letters to process.
     pub count: Option<u64>,
-    /// At most so many per second.
+    /// Most messages or dead letters per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
-    /// How many matched when it was begun.
+    /// The number of matches at the start.
     pub total: u64,
-    /// How many it has dealt with so far.
+    /// The number processed so far.
     pub processed: u64,
-    /// How many it had to leave as they are.
+    /// The number that could not be changed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub refused: u64,
-    /// Why the last of those was left.
+    /// Why the last of those could not be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// When it was begun.
+    /// When it started.
     pub created_at: Timestamp,
-    /// When it was finished, or stopped.
+    /// When it finished or was stopped.
     pub completed_at: Option<Timestamp>,
-    /// Somebody stopped it before it was finished.
+    /// Whether it was stopped before it finished.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }
 
-/// What a bulk action does.
+/// The operation of a bulk action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Task {
     /// Messages are cancelled.
@@ -55,26 +55,26 @@ pub enum Task {
     Cancel,
     /// Dead letters are published again.
     DlqRetry {
-        /// Which ones may be meant, and how far it is.
+        /// The candidates, and the progress among them.
         range: DlqRange,
-        /// What is to be other than it was: lines of headers, values stored as those of messages.
+        /// The changes: headers, with values stored as those of messages.
         changes: Vec<(String, String)>,
     },
     /// Dead letters are deleted.
     DlqDelete {
-        /// Which ones may be meant, and how far it is.
+        /// The candidates, and the progress among them.
         range: DlqRange,
     },
 }
 
-/// The dead letters that there were when a bulk action was begun, and how far it is among them, oldest first.
+/// The dead letters that existed when a bulk action started, and its progress among them, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DlqRange {
-    /// Those up to here have been looked at.
+    /// Dead letters up to here have been processed.
     pub after: Position,
     /// The last one.
     pub until: Position,
-    /// The newest message that there was: what was published since is not meant, whatever the clock says.
+    /// The newest message at the start. Later publishes do not count, whatever the clock says.
     pub newest: Seq,
 }
 
@@ -83,7 +83,7 @@ impl Task {
         *self == Task::Cancel
     }
 
-    /// Its name for callers.
+    /// Its name in API responses.
     pub fn name(&self) -> &'static str {
         match self {
             Task::Cancel => "cancel",
@@ -94,12 +94,12 @@ impl Task {
 }
 
 impl DlqRange {
-    /// Whether a dead letter may be meant.
+    /// Whether a dead letter is a candidate.
     pub fn has(&self, dlq_id: Position) -> bool {
         self.after < dlq_id && dlq_id <= self.until && dlq_id.n <= self.newest.0
     }
 
-    /// Whether there is nothing left to look at.
+    /// Whether no candidates are left.
     pub fn is_done(&self) -> bool {
         self.after >= self.until
     }

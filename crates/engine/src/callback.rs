@@ -1,7 +1,7 @@
-//! Callbacks: the messages that tell somebody how an attempt, or a whole message, ended.
+//! Callbacks: messages that report how an attempt, or a whole message, ended.
 //!
-//! A callback is a message like any other: it is stored in the transaction that stores the outcome, and has
-//! its own attempts, log and dead letter. It has no callbacks of its own.
+//! A callback is a message like any other. It is stored in the transaction that stores the outcome, and has its own
+//! attempts, log and dead letter. It has no callbacks of its own.
 
 use crate::limits::SOURCE_BODY_BYTES_MAX;
 use crate::message::{CallbackSpec, Cause, CauseKind, Message, MessageSpec};
@@ -15,18 +15,18 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// What a callback tells.
+/// The content of a callback.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told<'a> {
     /// The message that had an attempt.
     pub source: &'a Message,
     /// Retries before that attempt.
     pub retried: u32,
-    /// What the attempt brought.
+    /// The outcome of the attempt.
     pub outcome: &'a Outcome,
-    /// The dead letter, when the message has failed for good.
+    /// The dead letter, if the message has failed for good.
     pub dlq_id: Option<DlqId>,
-    /// There is no room for the body of the source.
+    /// Whether there is no room for the body of the source.
     pub is_full: bool,
 }
 
@@ -37,7 +37,7 @@ struct Payload<'a> {
     status: u16,
     header: Lists<'a>,
     body: String,
-    /// Why there was no answer. Not part of QStash's payload.
+    /// Why there was no response. Not part of QStash's payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
     retried: u32,
@@ -53,7 +53,8 @@ struct Payload<'a> {
     method: &'a str,
     source_header: Lists<'a>,
     source_body: String,
-    /// Its size, if it is left out because it is large or there is no room for it. Not part of QStash's payload.
+    /// Its size, if the body is left out because it is too large or there is no room for it. Not part of QStash's
+    /// payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_body_omitted_bytes: Option<usize>,
     not_before: u64,
@@ -70,14 +71,14 @@ struct Payload<'a> {
     flow_control_key: Option<&'a str>,
 }
 
-/// The message that tells it.
+/// The message of a callback.
 pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, now: Timestamp) -> Message {
     let source = told.source;
     let mut headers = callback.headers.clone();
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE)) {
         headers.insert(0, ("Content-Type".to_owned(), "application/json".to_owned()));
     }
-    // The payload holds what the source asked to hide.
+    // The payload contains fields that the source hides.
     let mut redact = callback.redact.union(&source.spec.redact);
     redact.body |= !source.spec.redact.is_none();
     let kind = if told.dlq_id.is_some() { CauseKind::FailureCallback } else { CauseKind::Callback };

@@ -1,8 +1,9 @@
-//! Why dead letters died, told so that those that died of the same have the same cause.
+//! Causes of dead letters, normalized so that dead letters with the same problem have the same cause.
 //!
-//! A cause is the destination without what names a single order or customer, the status or the kind of error, and the
-//! text of the answer without numbers, ids and quotations; a status that it tells of stays. [`Cause::of`] never fails, whatever a receiver has answered,
-//! and reads a bounded part of it. Its [`CauseId`] selects the same dead letters as long as these rules stay.
+//! A cause consists of the destination without the ids of single orders or customers, the status or the kind of error,
+//! and the text of the response without numbers, ids and quotations; statuses in it stay. [`Cause::of`] never fails,
+//! whatever the response is, and reads a bounded part of it. As long as these rules do not change, its [`CauseId`]
+//! selects the same dead letters.
 
 use crate::attempt_error::TIMED_OUT;
 use crate::event::{DeadLetter, Response};
@@ -16,44 +17,44 @@ use std::str::FromStr;
 pub const CAUSE_TEXT_CHARS_MAX: usize = 200;
 /// Most characters of a cause's destination; the rest is cut.
 pub const CAUSE_URL_CHARS_MAX: usize = 300;
-/// Bytes of an answer's text that are looked at.
+/// Bytes of a response that are read.
 const READ_BYTES_MAX: usize = 2 * 1024;
-/// Longest JSON answer whose own words for the error are looked for; a longer one is text.
+/// Longest JSON response that is searched for an error message. A longer one is read as text.
 const JSON_BYTES_MAX: usize = 16 * 1024;
-/// Longest quotation; quotes further apart are only quotes.
+/// Longest quotation. Quotation marks further apart are not a pair.
 const QUOTED_BYTES_MAX: usize = 300;
-/// Fewest characters of an id that is not a mere number.
+/// Fewest characters of an id that is not only a number.
 const ID_CHARS_MIN: usize = 8;
-/// Fewest digits that make a part of a path more than a version or a name.
+/// Fewest digits that make a path segment an id rather than a version or a name.
 const PATH_DIGITS_MIN: usize = 3;
-/// Words that a status follows.
+/// Words that precede a status.
 const STATUS_WORDS: [&str; 3] = ["status", "code", "http"];
-/// What stands for an id or a quotation, and for what is cut.
+/// Replaces an id or a quotation, and marks a cut.
 const LEFT_OUT: char = '…';
-/// What stands for a number.
+/// Replaces a number.
 const NUMBER: char = '#';
 
-/// What several dead letters have in common.
+/// The problem that several dead letters share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cause {
-    /// Origin and path of the destination, ids left out.
+    /// Origin and path of the destination, without ids.
     pub destination: String,
-    /// What came back.
+    /// The kind of response.
     pub kind: CauseKind,
-    /// What was said, without what differs from message to message.
+    /// The text of the response, without the parts that differ between messages.
     pub text: String,
 }
 
-/// What came back from a receiver.
+/// The response of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CauseKind {
-    /// An answer with this status.
+    /// A response with this status.
     Status(u16),
-    /// None, because of this kind of trouble: see [`error_kind`].
+    /// No response, because of this kind of error: see [`error_kind`].
     Error(&'static str),
 }
 
-/// Stands for a [`Cause`]: `cause_` and 32 hexadecimal digits.
+/// Identifies a [`Cause`]: `cause_` and 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CauseId([u8; 16]);
 
@@ -64,7 +65,7 @@ pub struct InvalidCauseId;
 const ID_PREFIX: &str = "cause_";
 
 impl Cause {
-    /// Why this message to this URL died.
+    /// The cause of a dead letter of a message to this URL.
     pub fn of(url: &str, letter: &DeadLetter) -> Cause {
         let (kind, text) = match &letter.response {
             Some(response) => (CauseKind::Status(response.status), normalised(&words_of(response))),
@@ -76,7 +77,7 @@ impl Cause {
         Cause { destination: place_of(url), kind, text }
     }
 
-    /// The same for the same cause, in every process.
+    /// The same for equal causes, in every process.
     pub fn id(&self) -> CauseId {
         let kind = match self.kind {
             CauseKind::Status(status) => format!("status {status}"),
@@ -118,7 +119,7 @@ impl FromStr for CauseId {
     }
 }
 
-/// The kind of trouble that a text of ours about a missing answer tells of.
+/// The kind of an error, from our own text about a missing response.
 pub fn error_kind(text: &str) -> &'static str {
     const STARTS: [(&str, &str); 14] = [
         (TIMED_OUT, "timeout"),
@@ -146,7 +147,7 @@ pub fn error_kind(text: &str) -> &'static str {
     STARTS.into_iter().find(|(start, _)| text.starts_with(start)).map_or("other", |(_, kind)| kind)
 }
 
-/// What an answer says about the error: the message of a JSON object, the title of a page, or all of it.
+/// The error text of a response: the message in a JSON object, the title of a page, or all of it.
 fn words_of(response: &Response) -> Cow<'_, str> {
     let body = response.body.trim_ascii_start();
     if body.starts_with(b"{")
@@ -247,7 +248,7 @@ pub fn normalised(text: &str) -> String {
             } else {
                 push_word(&mut out, word);
             }
-            // Between the word and the number there may be a version: `HTTP/1.1 503`.
+            // A version may stand between the word and the number: `HTTP/1.1 503`.
             let is_version = word.len() == 1 && is_number(word);
             tells_status =
                 STATUS_WORDS.iter().any(|name| word.eq_ignore_ascii_case(name)) || tells_status && is_version;
@@ -264,7 +265,7 @@ pub fn normalised(text: &str) -> String {
     out.finish()
 }
 
-/// The quote that ends a quotation which this one begins.
+/// The quotation mark that closes a quotation opened by this one.
 fn closing(open: char) -> Option<char> {
     match open {
         '"' | '\'' | '`' => Some(open),
@@ -283,7 +284,7 @@ fn push_word(out: &mut Bounded, word: &str) {
     if !is_id(word) {
         return out.push_numbers(word);
     }
-    // `cus_8sJ3kd92` is an id of customers, which says something.
+    // `cus_8sJ3kd92` is an id of a customer; its prefix is meaningful.
     let is_name = |start: &str| !start.is_empty() && start.chars().all(|c| c.is_ascii_lowercase());
     if let Some((start, _)) = word.split_once('_').filter(|(start, _)| is_name(start)) {
         out.push_str(start);
@@ -305,7 +306,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.chars().all(char::is_numeric)
 }
 
-/// Whether a word is made by a machine: long, of digits and letters that are mixed, or hexadecimal.
+/// Whether a word is generated: long, a mixture of digits and letters, or hexadecimal.
 fn is_id(word: &str) -> bool {
     let characters: Vec<char> = word.chars().filter(|c| c.is_alphanumeric()).collect();
     let is_word = word.chars().all(is_of_word);
@@ -318,15 +319,14 @@ fn is_id(word: &str) -> bool {
     is_hex || changes >= 2
 }
 
-/// Whether a short word is made by a machine: digits mixed with letters of hexadecimal numbers, but not a code like
-/// `E11000`.
+/// Whether a short word is generated: digits mixed with hexadecimal letters, but not a code like `E11000`.
 fn is_short_id(word: &str) -> bool {
     let is_hex = |text: &str| text.chars().all(|c| c.is_ascii_hexdigit()) && digits(text) > 0;
     let is_code = word.starts_with(|c: char| c.is_ascii_uppercase()) && is_number(&word[1..]);
     is_hex(word.strip_prefix("0x").unwrap_or(word)) && !is_code
 }
 
-/// A text that grows to so many characters and no further.
+/// A text with a maximum number of characters.
 struct Bounded {
     text: String,
     left: usize,
@@ -335,7 +335,7 @@ struct Bounded {
 
 impl Bounded {
     fn new(chars_max: usize) -> Bounded {
-        // One is kept for the mark of what is cut.
+        // One character is reserved for the mark of a cut.
         Bounded { text: String::new(), left: chars_max - 1, is_full: false }
     }
 
@@ -353,7 +353,7 @@ impl Bounded {
         text.chars().for_each(|c| self.push(c));
     }
 
-    /// Digits that follow one another become one mark, and so do hexadecimal numbers.
+    /// A sequence of digits becomes one mark, and so does a hexadecimal number.
     fn push_numbers(&mut self, text: &str) {
         for part in text.split_inclusive(|c: char| !c.is_alphanumeric()) {
             let word = part.trim_end_matches(|c: char| !c.is_alphanumeric());
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// However long a text is, as much is read of it as has room in a cause: time is bounded.
+    /// However long a text is, only as much is read as fits into a cause, so the time is bounded.
     #[test]
     fn of_long_texts_a_bounded_part_is_read() {
         for piece in ["\"", "'a", "“", "7f3a-", "status 503 ", "<title>", " ", "{\"error\":", "ключ "] {
@@ -544,7 +544,7 @@ mod tests {
         ];
         assert!(others.iter().all(|other| *other != one));
         assert_eq!(one.to_string().parse(), Ok(one));
-        // Bulk actions keep it over restarts and upgrades: it must not change by accident.
+        // Bulk actions store it across restarts and upgrades, so it must not change by accident.
         assert_eq!(one.to_string(), "cause_e2bd7b9e4ac66c9c6d6ab29613e73142");
         for wrong in ["", "cause_", "cause_0", &"0".repeat(38), &format!("cause_{}", "g".repeat(32))] {
             assert_eq!(wrong.parse::<CauseId>(), Err(InvalidCauseId), "{wrong}");

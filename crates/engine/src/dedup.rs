@@ -1,7 +1,6 @@
-//! Which publishes count as the same one.
+//! Duplicate keys: which publishes count as the same one.
 //!
-//! A key is a hash, so that ids of any length cost the same to keep. Keys are scoped by tenant where
-//! they are stored.
+//! A key is a hash, so that ids of any length need the same space. The store scopes keys by tenant.
 
 use crate::message::DedupKey;
 use sha2::{Digest, Sha256};
@@ -14,7 +13,7 @@ pub fn key_of_id(id: &str) -> DedupKey {
     DedupKey(hash.finalize().into())
 }
 
-/// The key of what is published: destination, body and the headers that go with it.
+/// The key of a publish's content: destination, body and content headers.
 ///
 /// Headers are `(canonical name, value)`; their order does not matter.
 pub fn key_of_content(destination: &str, headers: &[(String, String)], body: &[u8]) -> DedupKey {

@@ -1,4 +1,4 @@
-//! What is written when an attempt ends and what it means for the message: log lines, and the dead letter.
+//! The ops that the end of an attempt causes: log lines, and the dead letter.
 
 use crate::event::{DeadLetter, EventDetail, Op, Response, State};
 use crate::limits::LOG_RESPONSE_BYTES_MAX;
@@ -36,7 +36,7 @@ pub(crate) fn cancelled(live: &Live, outcome: Outcome, now: Timestamp, out: &mut
     out.ops.push(Op::Remove { id: live.id });
 }
 
-/// A message is cancelled while nothing is under way.
+/// A message is cancelled while no attempt is in flight.
 pub(crate) fn cancelled_waiting(live: &Live, now: Timestamp, out: &mut Output) {
     out.log(live.tenant, live.id, now, State::Canceled, EventDetail::default());
     out.ops.push(Op::Remove { id: live.id });
@@ -60,7 +60,7 @@ pub(crate) fn failed(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Ou
     out.ops.push(Op::InsertDeadLetter(DeadLetter { dlq_id, tenant, id, retried, error, response }));
 }
 
-/// A success is logged by its status and its times alone.
+/// The log line of a success contains only its status and its times.
 fn delivered_detail(live: &Live, outcome: Outcome) -> EventDetail {
     let status = outcome.result.map_or(0, |response| response.status);
     let response = Some(Arc::new(Response { status, ..Response::default() }));
@@ -72,7 +72,7 @@ fn delivered_detail(live: &Live, outcome: Outcome) -> EventDetail {
     EventDetail { response, duration_ms, phases, reused_first_byte_us, retried, ..EventDetail::default() }
 }
 
-/// The whole answer, and what a log line keeps of it.
+/// The whole response, and the part of it for the log line.
 fn failed_detail(live: &Live, outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
     let (duration_ms, phases) = (Some(outcome.duration_ms), outcome.phases);
     let timing = EventDetail { duration_ms, phases, retried: live.retried, ..EventDetail::default() };

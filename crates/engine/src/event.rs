@@ -1,4 +1,4 @@
-//! What the logs show: every state a message passes through, and what the store must write for it.
+//! Log events: every state of a message, and the ops that the store must write.
 
 use crate::bulk_action::BulkAction;
 use crate::flow::Flow;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// The states of a message, as the logs name them.
 ///
-/// `CREATED, ACTIVE, DELIVERED` is the usual story; a failed attempt adds `ERROR` and then `RETRY` or
-/// `FAILED`; a cancel adds `CANCEL_REQUESTED` and, once nothing is under way, `CANCELED`.
+/// `CREATED, ACTIVE, DELIVERED` is the usual sequence. A failed attempt adds `ERROR` and then `RETRY` or `FAILED`. A
+/// cancel adds `CANCEL_REQUESTED` and, once no attempt is in flight, `CANCELED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum State {
@@ -65,34 +65,34 @@ impl State {
         }
     }
 
-    /// No event follows this one.
+    /// Whether no event follows this one.
     pub fn is_final(self) -> bool {
         matches!(self, State::Delivered | State::Failed | State::Canceled)
     }
 }
 
-/// One line of the logs.
+/// A line of the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whose message.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Which message.
+    /// The message.
     pub id: MessageId,
     /// When it happened.
     pub at: Timestamp,
-    /// What happened.
+    /// The new state.
     pub state: State,
-    /// What only this kind of event carries.
+    /// Further details of this kind of event.
     pub detail: EventDetail,
 }
 
-/// What only some events carry. Stored as JSON, empty for most events.
+/// Details that only some events have. Stored as JSON; empty for most events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventDetail {
-    /// When the next attempt is due: `RETRY`, and `CREATED` when delayed.
+    /// When the next attempt is due: for `RETRY`, and for `CREATED` with a delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_due: Option<Timestamp>,
-    /// Why the attempt failed, when it was not simply the status.
+    /// Why the attempt failed, if it was not simply the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// What the receiver answered.
@@ -104,15 +104,15 @@ pub struct EventDetail {
     /// Where the message went: `FAILED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dlq_id: Option<String>,
-    /// What the time of the attempt was spent on: of every failed one, and of a success on a new connection.
+    /// The time of the attempt by phase: for every failed attempt, and for a success on a new connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<Box<Phases>>,
-    /// Most messages are delivered on a connection that is open: then this is [`Phases::first_byte_us`], and all that is
-    /// stored of the phases. Lines of older versions lack it.
+    /// Most messages are delivered on an open connection. Then this is [`Phases::first_byte_us`], and the only stored
+    /// phase. Lines of older versions lack it.
     #[serde(rename = "re", default, skip_serializing_if = "Option::is_none")]
     pub reused_first_byte_us: Option<u64>,
-    /// How often the message had been retried when the attempt began that the line is about. Not stored of a first attempt,
-    /// which most are; lines of older versions lack it.
+    /// The number of retries before the attempt of this line. Not stored for a first attempt, as most are. Lines of
+    /// older versions lack it.
     #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
     pub retried: u32,
 }
@@ -121,13 +121,13 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What the time of one attempt was spent on, in microseconds, as far as it came. Names are short: many are stored.
+/// The time of one attempt by phase, in microseconds, as far as it came. Names are short because many are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases {
-    /// The connection was open already: there was nothing to look up, to connect to and to encrypt.
+    /// The connection was already open, so there was no lookup, connect or handshake.
     #[serde(rename = "re", default, skip_serializing_if = "std::ops::Not::not")]
     pub reused: bool,
-    /// The address that was connected to.
+    /// The address of the connection.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
     /// Looking up the name.
@@ -139,18 +139,18 @@ pub struct Phases {
     /// The TLS handshake.
     #[serde(rename = "tls", default, skip_serializing_if = "Option::is_none")]
     pub tls_us: Option<u64>,
-    /// From sending the request until the head of the answer was there.
+    /// From sending the request until the head of the response arrived.
     #[serde(rename = "head", default, skip_serializing_if = "Option::is_none")]
     pub first_byte_us: Option<u64>,
 }
 
 impl EventDetail {
-    /// Nothing to store.
+    /// Whether there is nothing to store.
     pub fn is_empty(&self) -> bool {
         *self == EventDetail::default()
     }
 
-    /// What the time of the attempt was spent on, if that is known.
+    /// The time of the attempt by phase, if known.
     pub fn phases(&self) -> Option<Cow<'_, Phases>> {
         let reused = |micros| Phases { reused: true, first_byte_us: Some(micros), ..Phases::default() };
         let phases = self.phases.as_deref().map(Cow::Borrowed);
@@ -158,7 +158,7 @@ impl EventDetail {
     }
 }
 
-/// A receiver's answer, as far as it was kept.
+/// A receiver's response, as far as it was kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Response {
     /// HTTP status.
@@ -166,32 +166,32 @@ pub struct Response {
     /// Headers in the order received, names in canonical form. Bytes that are not UTF-8 are replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// The first bytes of the body, up to a named bound.
+    /// The first bytes of the body, up to a limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "base64_bytes")]
     pub body: Vec<u8>,
-    /// The body was longer than what was kept, or broke off.
+    /// Whether the body was longer than the kept part, or broke off.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
 }
 
-/// Longest value of a header that is kept without the rest of its response. A longer one is left out.
+/// Longest header value that is kept without the rest of its response. A longer one is left out.
 const KEPT_VALUE_BYTES_MAX: usize = 256;
 
 impl Response {
-    /// The same with at most so many bytes of its body.
+    /// The response with at most this many bytes of its body.
     pub fn kept(&self, bytes: usize) -> Response {
         let body = self.body[..self.body.len().min(bytes)].to_vec();
         let truncated = self.truncated || body.len() < self.body.len();
         Response { status: self.status, headers: self.headers.clone(), body, truncated }
     }
 
-    /// Its status, without headers and body.
+    /// Only its status, without headers and body.
     pub fn status_alone(&self) -> Response {
         let truncated = self.truncated || !self.body.is_empty();
         Response { status: self.status, truncated, ..Response::default() }
     }
 
-    /// Its status with the first header of this name, without the other headers and the body.
+    /// Its status and the first header of this name, without the other headers and the body.
     pub fn status_and(&self, name: &str) -> Response {
         let named = self.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
         let headers = named.filter(|(_, value)| value.len() <= KEPT_VALUE_BYTES_MAX).cloned().into_iter().collect();
@@ -199,108 +199,108 @@ impl Response {
     }
 }
 
-/// Why a message is in the DLQ, with the last answer. The store adds the message itself.
+/// Why a message is in the DLQ, with the last response. The store adds the message itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its own id: when it failed, and the message's position.
+    /// Its own id: the time of the failure, and the message's position.
     pub dlq_id: DlqId,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Which message failed.
+    /// The failed message.
     pub id: MessageId,
-    /// Retries that were made.
+    /// Number of retries.
     pub retried: u32,
-    /// The transport error of the last attempt, if there was no answer.
+    /// The transport error of the last attempt, if there was no response.
     pub error: Option<String>,
-    /// The last answer, if there was one.
+    /// The last response, if there was one.
     pub response: Option<Arc<Response>>,
 }
 
 impl DeadLetter {
-    /// How much of the last answer was kept.
+    /// How many bytes of the last response were kept.
     pub fn body_bytes(&self) -> usize {
         self.response.as_ref().map_or(0, |response| response.body.len())
     }
 }
 
-/// One thing the store must write. A batch of them is one transaction.
+/// One change that the store must write. A batch of them is one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A new message and its live row.
     Insert {
         /// The message itself.
         message: Arc<Message>,
-        /// What is next for it.
+        /// Its live row.
         live: Live,
     },
     /// Publishes with this key before `expires` are duplicates of `id`.
     PutDedupKey {
-        /// Whose key.
+        /// The tenant.
         tenant: TenantId,
         /// The key.
         key: DedupKey,
-        /// The message that the key stands for.
+        /// The message of the key.
         id: MessageId,
         /// When the window ends.
         expires: Timestamp,
     },
     /// A line of the logs.
     Log(Event),
-    /// The live row is replaced: another attempt, or a recorded cancel.
+    /// Replaces the live row: another attempt, or a recorded cancel.
     Update(Live),
-    /// The message has ended: its live row goes.
+    /// Removes the live row, because the message has ended.
     Remove {
-        /// Which message.
+        /// The message.
         id: MessageId,
     },
-    /// The message has failed: its live row goes and a dead letter with a copy of it is made.
+    /// Removes the live row of a failed message, and inserts a dead letter with a copy of it.
     InsertDeadLetter(DeadLetter),
-    /// A dead letter goes, because it was deleted or is published again in the same batch.
+    /// Deletes a dead letter, because it was deleted or is published again in the same batch.
     DeleteDeadLetter {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
-        /// Which dead letter.
+        /// The dead letter.
         dlq_id: DlqId,
     },
-    /// A queue is made or changed.
+    /// Creates or changes a queue.
     PutQueue(Queue),
-    /// A queue goes; its messages were ended before.
+    /// Drops a queue, whose messages have ended before.
     DropQueue {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
-        /// Which queue.
+        /// The name of the queue.
         name: String,
     },
-    /// A flow-control key is made or changed.
+    /// Creates or changes a flow-control key.
     PutFlow(Flow),
-    /// A flow-control key is forgotten.
+    /// Forgets a flow-control key.
     DropFlow {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
-        /// Which key.
+        /// The key.
         key: String,
     },
-    /// A schedule is made or replaced.
+    /// Creates or replaces a schedule.
     PutSchedule(Arc<Schedule>),
-    /// A schedule has fired, or was paused or resumed.
+    /// Updates a schedule that fired, was paused or was resumed.
     SetSchedule {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
-        /// Which schedule; it exists.
+        /// The id of the schedule, which exists.
         id: String,
-        /// What becomes of it.
+        /// Its new state.
         state: ScheduleState,
     },
-    /// A schedule goes.
+    /// Deletes a schedule.
     DropSchedule {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
-        /// Which schedule; it exists.
+        /// The id of the schedule, which exists.
         id: String,
     },
-    /// A bulk action is begun, or has come further.
+    /// Starts a bulk action, or stores its progress.
     PutBulkAction(BulkAction),
-    /// Something about a run of a workflow.
+    /// A change of a workflow run.
     Workflow(Change),
 }
 

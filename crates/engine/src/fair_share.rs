@@ -1,19 +1,20 @@
-//! How much of its tenant's room one destination may take: the less of it is left, the less.
+//! How much of its tenant's capacity one destination may take: the less is left, the smaller its share.
 //!
-//! Destinations that hang keep their places until their timeout. Without this, a few of them would take all
-//! places of a tenant, and its healthy destinations would wait for the sick ones. With it, each takes less than the
-//! one before: with the default caps, ten that hang leave 203 of the thousand places, a hundred leave 24, and it
-//! takes 125 to take them all.
+//! Destinations that hang keep their slots until their timeout. Without a share, a few of them would take all slots of
+//! a tenant, and its healthy destinations would wait for the hanging ones. With a share, each one takes less than the
+//! one before: with the default caps, ten hanging destinations leave 203 of the thousand slots, a hundred leave 24, and
+//! 125 are needed to take all.
 
 use std::collections::BTreeSet;
 
-/// A destination may take this many times its cap when everything is left. At 8, two that are busy reach their caps.
+/// A destination may take this many times its cap while everything is left. With 8, two busy destinations reach their
+/// caps.
 const PARTS: u64 = 8;
 
-/// Whether a destination with so many attempts under way may start one more, as far as its tenant is concerned.
+/// Whether a destination with this many attempts in flight may start one more, as far as its tenant is concerned.
 ///
-/// Its limit falls with the cube of what is left. The first attempt always may: it waits for nothing but the
-/// tenant's cap. And an operator who gives one destination as many places as its tenant has wants no such limit.
+/// Its limit falls with the cube of the remaining capacity. The first attempt may always start, subject only to the
+/// tenant's cap. If an operator gives one destination as many slots as its tenant, there is no such limit.
 pub(crate) fn fits(in_flight: u32, origin_max: u32, tenant_in_flight: u32, tenant_max: u32) -> bool {
     let cube = |places: u32| u64::from(places).pow(3);
     let left = tenant_max.saturating_sub(tenant_in_flight);
@@ -22,8 +23,8 @@ pub(crate) fn fits(in_flight: u32, origin_max: u32, tenant_in_flight: u32, tenan
         || u64::from(in_flight) * cube(tenant_max) < PARTS * u64::from(origin_max) * cube(left)
 }
 
-/// The destinations of a tenant that have more waiting than their share lets them start. Whoever has the least
-/// under way is let go first.
+/// The destinations of a tenant that have waiting messages but have used up their share. The one with the fewest
+/// attempts in flight goes first.
 #[derive(Debug)]
 pub(crate) struct ShareWaiters<K> {
     by_in_flight: BTreeSet<(u32, K)>,
@@ -36,17 +37,17 @@ impl<K> Default for ShareWaiters<K> {
 }
 
 impl<K: Ord + Copy> ShareWaiters<K> {
-    /// A destination waits, with so many under way.
+    /// Adds a waiting destination with this many attempts in flight.
     pub(crate) fn add(&mut self, key: K, in_flight: u32) {
         self.by_in_flight.insert((in_flight, key));
     }
 
-    /// A destination that was added with so many under way waits no longer.
+    /// Removes a destination that was added with this many attempts in flight.
     pub(crate) fn remove(&mut self, key: K, in_flight: u32) {
         self.by_in_flight.remove(&(in_flight, key));
     }
 
-    /// Who waits with the least under way, and how many those are.
+    /// The waiting destination with the fewest attempts in flight, and their number.
     pub(crate) fn first(&self) -> Option<(u32, K)> {
         self.by_in_flight.first().copied()
     }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
     use crate::limits::{ORIGIN_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX};
 
-    /// How many more places a destination takes when it is let.
+    /// How many more slots a destination takes if it is allowed to.
     fn takes(mut own: u32, all: u32, most: u32) -> u32 {
         let before = own;
         while own - before < most

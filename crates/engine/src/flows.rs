@@ -1,9 +1,9 @@
-//! What every flow-control key allows now: how many deliveries are under way, and when they started.
+//! The current state of every flow-control key: how many deliveries are in flight, and when they started.
 //!
-//! A rate is exact: in no stretch of `period` do more than `rate` deliveries start. Starts are remembered
-//! one by one, or, for rates over [`EXACT_STARTS_MAX`], in steps of a thousandth of the period, each counted
-//! as if it were at the end of its step. After a crash a key knows its starts only if its period is
-//! [`STORED_PERIOD_MS_MIN`] or longer; a shorter one begins with a period that is used up.
+//! A rate is exact: at most `rate` deliveries start within any `period`. Starts are remembered one by one or, for rates
+//! over [`EXACT_STARTS_MAX`], in steps of a thousandth of the period, each counted at the end of its step. After a
+//! crash a key knows its starts only if its period is [`STORED_PERIOD_MS_MIN`] or longer. A shorter period starts as if
+//! it were used up.
 
 mod outlook;
 
@@ -16,18 +16,19 @@ use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// A key, with its tenant, so that a collision of hashes does not mix tenants up.
+/// A key with its tenant, so that a hash collision does not mix up tenants.
 pub(crate) type FlowId = (TenantId, FlowKey);
 
-/// Up to this rate every start is remembered by itself.
+/// Up to this rate every start is remembered separately.
 const EXACT_STARTS_MAX: u32 = 1_024;
-/// Steps of a period that starts are remembered in, for higher rates.
+/// Number of steps of a period in which starts are remembered for higher rates.
 const PERIOD_STEPS: u64 = 1_024;
-/// Starts of periods this long are stored with every start: waiting for one after a crash would take too long.
+/// For periods of this length every start is stored, because waiting for a whole period after a crash would take too
+/// long.
 const STORED_PERIOD_MS_MIN: u64 = 60_000;
 
-/// What is stored of a start is when it was decided. It happened once that was committed, at most about this long
-/// after, and surely before the crash.
+/// The stored time of a start is the time of its decision. The start happens after the commit, at most about this much
+/// later, and certainly before a crash.
 const COMMIT_MS_MAX: u64 = 5_000;
 
 /// All keys.
@@ -37,7 +38,7 @@ pub(crate) struct Flows {
     per_tenant: HashMap<TenantId, usize>,
     /// Keys whose stored form is out of date.
     changed: Vec<FlowId>,
-    /// How many starts are decided but not yet committed.
+    /// Starts that are decided but not yet committed.
     decided: HashMap<FlowId, u32>,
 }
 
@@ -45,9 +46,9 @@ pub(crate) struct Flows {
 struct Key {
     flow: Flow,
     in_flight: u32,
-    /// Whatever their generation.
+    /// Messages in flight of any generation.
     under_way: BTreeSet<MessageId>,
-    /// Raised by a reset: what started before is no longer counted.
+    /// Incremented by a reset; earlier starts are no longer counted.
     generation: u32,
     starts: Starts,
     /// When it began to count.
@@ -59,14 +60,14 @@ struct Key {
 /// Why a key lets nothing start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// Until something that is under way ends, or somebody resumes the key.
+    /// Until a delivery in flight ends, or the key is resumed.
     ForNow,
     /// Until this time, if nothing else changes.
     Until(Timestamp),
 }
 
 impl Flows {
-    /// A key from the store, after a restart.
+    /// Restores a key from the store after a restart.
     pub(crate) fn restore(&mut self, flow: Flow, now: Timestamp) {
         let id = (flow.tenant, FlowKey::of(flow.tenant, &flow.key));
         let mut key = Key::new(flow, now);
@@ -85,7 +86,7 @@ impl Flows {
         }
     }
 
-    /// How many keys a tenant has.
+    /// The number of keys of a tenant.
     pub(crate) fn count(&self, tenant: TenantId) -> usize {
         self.per_tenant.get(&tenant).copied().unwrap_or(0)
     }
@@ -94,17 +95,17 @@ impl Flows {
         self.keys.contains_key(&id)
     }
 
-    /// Whether somebody has paused the key.
+    /// Whether the key is paused.
     pub(crate) fn is_paused(&self, id: FlowId) -> bool {
         self.keys.get(&id).is_some_and(|key| key.flow.paused)
     }
 
-    /// How many keys of a tenant are paused, of the first `looks`.
+    /// The number of paused keys of a tenant among the first `looks`.
     pub(crate) fn paused(&self, tenant: TenantId, looks: usize) -> u32 {
         of_tenant(&self.keys, tenant, FlowKey(0)).take(looks).filter(|(_, key)| key.flow.paused).count() as u32
     }
 
-    /// A message brings its limits: they replace those of the key unless they are pinned.
+    /// Applies the limits of a message. They replace those of the key unless they are pinned.
     pub(crate) fn update(&mut self, id: FlowId, spec: &FlowSpec, now: Timestamp) {
         let key = self.entry(id, &spec.key, now);
         key.last_used = now;
@@ -124,7 +125,7 @@ impl Flows {
         }
     }
 
-    /// What an operator does; false if the key is unknown and this does not make it.
+    /// Applies an operator's change. Returns false if the key is unknown and the change does not create it.
     pub(crate) fn edit(&mut self, id: FlowId, name: &str, edit: FlowEdit, now: Timestamp) -> bool {
         let makes_it = matches!(edit, FlowEdit::Pin { .. } | FlowEdit::Pause);
         if !makes_it && !self.contains(id) {
@@ -163,7 +164,7 @@ impl Flows {
 
     /// Whether a delivery of this key may start now.
     pub(crate) fn admits(&mut self, id: FlowId, now: Timestamp) -> Result<(), Blocked> {
-        // A key is forgotten only when it has no messages; without one there is no limit.
+        // A key is forgotten only when it has no messages; without it there is no limit.
         let Some(key) = self.keys.get_mut(&id) else { return Ok(()) };
         if key.flow.paused
             || key
@@ -182,7 +183,7 @@ impl Flows {
         }
     }
 
-    /// A delivery starts; the answer belongs to [`Flows::finish`].
+    /// Counts the start of a delivery. The result must be passed to [`Flows::finish`].
     pub(crate) fn start(&mut self, id: FlowId, now: Timestamp) -> u32 {
         let Some(key) = self.keys.get_mut(&id) else { return 0 };
         key.in_flight += 1;
@@ -199,7 +200,7 @@ impl Flows {
         generation
     }
 
-    /// What was decided is committed, and happens now: only now does its period begin.
+    /// Records that the decided starts were committed and happen now: their period begins now.
     pub(crate) fn committed(&mut self, now: Timestamp) {
         for (id, count) in self.decided.drain() {
             if let Some(key) = self.keys.get_mut(&id) {
@@ -209,7 +210,7 @@ impl Flows {
         }
     }
 
-    /// A delivery of this message is under way, or has ended.
+    /// Records that a delivery of this message is in flight, or has ended.
     pub(crate) fn note_under_way(&mut self, id: FlowId, message: MessageId, is_under_way: bool) {
         if let Some(key) = self.keys.get_mut(&id) {
             match is_under_way {
@@ -219,7 +220,7 @@ impl Flows {
         }
     }
 
-    /// A delivery has ended.
+    /// Counts the end of a delivery.
     pub(crate) fn finish(&mut self, id: FlowId, generation: u32, now: Timestamp) {
         let Some(key) = self.keys.get_mut(&id) else { return };
         key.last_used = now;
@@ -228,7 +229,7 @@ impl Flows {
         }
     }
 
-    /// The keys whose stored form has changed, as it is now.
+    /// The keys whose stored form has changed, in their current form.
     pub(crate) fn take_changed(&mut self) -> Vec<Flow> {
         let mut flows = Vec::new();
         for id in std::mem::take(&mut self.changed) {
@@ -247,7 +248,7 @@ impl Flows {
         let is_meant = |key: &str| key.contains(&page.search) && page.after.as_deref().is_none_or(|after| key > after);
         let own = of_tenant(&self.keys, tenant, FlowKey(0)).map(|(id, key)| (key.flow.key.as_str(), *id));
         let mut meant: Vec<(&str, FlowId)> = own.filter(|(key, _)| is_meant(key)).collect();
-        // The first ones are found without sorting all.
+        // Finds the first keys without sorting all.
         if page.max < meant.len() {
             meant.select_nth_unstable(page.max);
             meant.truncate(page.max);
@@ -257,7 +258,7 @@ impl Flows {
         ids.into_iter().filter_map(|id| Some(self.keys.get_mut(&id)?.info(now))).collect()
     }
 
-    /// Keys that nobody has used for long, at most `max`. They may still have messages that are not due.
+    /// Keys that were not used for a long time, at most `max`. They may still have messages that are not due.
     pub(crate) fn idle(&self, now: Timestamp, max: usize) -> Vec<FlowId> {
         let is_idle = |key: &Key| {
             let fixed = key.flow.paused || key.flow.pinned_parallelism || key.flow.pinned_rate;
@@ -265,13 +266,13 @@ impl Flows {
             !fixed && key.in_flight == 0 && now.millis_since(key.last_used) >= idle_ms
         };
         let mut idle: Vec<FlowId> = self.keys.iter().filter(|(_, key)| is_idle(key)).map(|(id, _)| *id).collect();
-        // In an order that the same run has again.
+        // Sorted, so that a repeated run gives the same order.
         idle.sort_unstable();
         idle.truncate(max);
         idle
     }
 
-    /// Forgets a key, and says its name.
+    /// Forgets a key and returns its name.
     pub(crate) fn forget(&mut self, id: FlowId) -> Option<String> {
         let key = self.keys.remove(&id)?;
         if let Some(count) = self.per_tenant.get_mut(&id.0) {
@@ -280,7 +281,7 @@ impl Flows {
         Some(key.flow.key)
     }
 
-    /// The key turned out to be needed: it is not looked at again for a while.
+    /// Marks a key as used, so that it is not examined again for a while.
     pub(crate) fn touch(&mut self, id: FlowId, now: Timestamp) {
         if let Some(key) = self.keys.get_mut(&id) {
             key.last_used = now;
@@ -390,7 +391,7 @@ impl Starts {
         }
     }
 
-    /// The last starts happened later than they were decided.
+    /// Moves the last starts to a later time, when they actually happened.
     fn put_off(&mut self, mut starts: u32, now: Timestamp, step_ms: u64) {
         let mut moved = 0;
         while let Some((_, count)) = self.list.back_mut().filter(|(time, _)| starts > 0 && *time < now) {
@@ -407,10 +408,10 @@ impl Starts {
         }
     }
 
-    /// Drops what no stretch of a period that ends now, or later, can hold.
+    /// Drops starts that no period ending now, or later, can contain.
     fn forget(&mut self, now: Timestamp, period_ms: u64, step_ms: u64) {
         let latest = end_of_step(now, step_ms);
-        // The clock went back: what seems to lie ahead has happened by now.
+        // The clock went back: starts that seem to lie in the future happened by now.
         for (time, _) in self.list.iter_mut().rev().take_while(|(time, _)| *time > latest) {
             *time = latest;
         }
@@ -434,13 +435,13 @@ impl Starts {
     }
 }
 
-/// When a start that was decided before a crash had happened, at the latest.
+/// The latest time at which a start that was decided before a crash can have happened.
 fn happened_by(decided: Timestamp, now: Timestamp) -> Timestamp {
     let commit_ms = if planted::has(Bug::RateCountsFromDecision) { 0 } else { COMMIT_MS_MAX };
     decided.plus_millis(commit_ms).min(decided.max(now))
 }
 
-/// Times are cut to milliseconds, so one more than the period must lie between two starts.
+/// Times are cut to milliseconds, so the distance of two starts must exceed the period by one.
 fn is_over(time: Timestamp, period_ms: u64, now: Timestamp) -> bool {
     now > time.plus_millis(period_ms)
 }
@@ -461,7 +462,7 @@ mod tests {
         FlowSpec { key: "k".into(), parallelism, rate, period_ms }
     }
 
-    /// Starts as many as it may; says how many.
+    /// Starts as many deliveries as allowed, and returns their number.
     fn start_all(flows: &mut Flows, now: Timestamp, max: u32) -> u32 {
         (0..max).take_while(|_| flows.admits(ID, now).map(|()| flows.start(ID, now)).is_ok()).count() as u32
     }
@@ -587,8 +588,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the clock does ahead, and however the starts come: no stretch of a period holds more than
-        /// the rate allows.
+        /// Whatever jumps the clock makes and whenever deliveries start, no period contains more starts than the rate
+        /// allows.
         #[test]
         fn no_stretch_of_a_period_has_more_starts_than_the_rate(
             rate in prop_oneof![1u32..20, 1_020u32..1_030, 5_000u32..5_010],
@@ -616,7 +617,7 @@ mod tests {
             }
         }
 
-        /// A clock that goes back blocks a key for one period at most.
+        /// A clock that goes back blocks a key for at most one period.
         #[test]
         fn a_clock_that_goes_back_blocks_for_one_period_at_most(back in 1u64..1_000_000_000) {
             let mut flows = Flows::default();

@@ -1,10 +1,11 @@
-//! Who may start next: one lane per destination origin and per flow-control key, taken in turns, so that
-//! nobody waits for a stranger.
+//! Which message may start next. There is one lane per destination origin and one per flow-control key, and lanes take
+//! turns, so that no message waits for an unrelated one.
 //!
-//! A tenant's lanes take turns, and so do the tenants; caps hold per origin, per key, per tenant and in all. A
-//! message with a flow-control key waits in the lane of its key, and only if its destination is busy when its
-//! key lets it go, in the lane of its origin. A lane keeps at most [`limits::LANE_HELD_MAX`] waiting messages
-//! in RAM; the rest is `spilled`: left in the store and asked for again when the lane has room. What has its
+//! The lanes of a tenant take turns, and so do the tenants. There are caps per origin, per key, per tenant and in
+//! total. A message with a flow-control key waits in the lane of its key. If its destination is busy when the key lets
+//! it start, it moves to the lane of its origin. A lane keeps at most [`limits::LANE_HELD_MAX`] waiting messages in
+//! RAM. The others are `spilled`: they stay in the store and are loaded when the lane has room. A message that has its
+//! turn in a queue is never spilled.
 //! turn in a queue is never spilled.
 
 mod refill;
@@ -21,25 +22,26 @@ use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// Lanes whose bodies do not fit that are passed over at once; the others have their turn [`PASSED_PAUSE_MS`] later.
+/// Most lanes that one round skips because the body of their first message does not fit. The others get their turn
+/// [`PASSED_PAUSE_MS`] later.
 const PASSED_MAX: usize = 64;
-/// How long lanes wait that come after as many as are passed over at once.
+/// How long the other lanes wait after that many were skipped.
 const PASSED_PAUSE_MS: u64 = 10;
 
 /// The caps of a shard. [`Settings::default`] takes them from [`limits`].
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Attempts under way in all.
+    /// Attempts in flight in total.
     pub in_flight_max: u32,
-    /// Attempts under way per tenant.
+    /// Attempts in flight per tenant.
     pub tenant_in_flight_max: u32,
-    /// Attempts under way per tenant and destination origin.
+    /// Attempts in flight per tenant and destination origin.
     pub origin_in_flight_max: u32,
-    /// Bytes of bodies under way in all.
+    /// Bytes of bodies in flight in total.
     pub in_flight_bytes_max: u64,
-    /// Bytes of bodies under way per tenant.
+    /// Bytes of bodies in flight per tenant.
     pub tenant_in_flight_bytes_max: u64,
-    /// Bytes of bodies under way per tenant and destination origin.
+    /// Bytes of bodies in flight per tenant and destination origin.
     pub origin_in_flight_bytes_max: u64,
     /// Messages in RAM.
     pub held_max: usize,
@@ -49,7 +51,7 @@ pub struct Settings {
     pub queue_held_max: usize,
     /// Live rows read from the store at once.
     pub load_page: usize,
-    /// How long a duplicate is recognised.
+    /// How long a duplicate is recognized.
     pub dedup_window_ms: u64,
 }
 
@@ -71,44 +73,44 @@ impl Default for Settings {
     }
 }
 
-/// Waiting and running messages, by what they wait for.
+/// Waiting and running messages, by lane.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     settings: Settings,
-    /// Those of a tenant lie together.
+    /// Lanes of the same tenant are adjacent.
     lines: BTreeMap<LaneKey, Line>,
     tenants: HashMap<TenantId, Tenant>,
-    /// Tenants with a lane that may start something, in turn.
+    /// Tenants with a lane that may start a message, in turn.
     turn: VecDeque<TenantId>,
-    /// Lanes that have room for what they spilled.
+    /// Lanes that have room for their spilled messages.
     load_queue: LoadQueue<LaneKey>,
     in_flight: u32,
     in_flight_bytes: u64,
     /// The limits of flow-control keys.
     pub(crate) flows: Flows,
-    /// When the rates of flow-control keys allow another start.
+    /// When the rates of flow-control keys allow the next start.
     opens: BTreeSet<(Timestamp, LaneKey)>,
     /// When [`Lanes::wake`] was last called.
     last_wake: Timestamp,
     /// How often [`Lanes::next`] was called.
     rounds: u64,
-    /// When it must be called again: not every lane had its turn.
+    /// When it must be called again, because not every lane had its turn.
     goes_on_at: Option<Timestamp>,
 }
 
-/// What [`Lanes::next`] found.
+/// The result of [`Lanes::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// This message starts. The number belongs to [`Lanes::finish`].
+    /// This message starts. The number must be passed to [`Lanes::finish`].
     Start(Live, u32),
     /// This message had to change lanes and is left to the store.
     Spilled(Live),
 }
 
-/// Lanes are named by hashes: the tenant beside it keeps a collision from mixing tenants up.
+/// Lanes are identified by hashes. The tenant prevents that a collision mixes up tenants.
 pub type LaneKey = (TenantId, Lane);
 
-/// What the messages of a lane wait for together.
+/// The resource that the messages of a lane wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// A free slot of their destination.
@@ -121,30 +123,30 @@ fn origin_lane(live: &Live) -> LaneKey {
     (live.tenant, Lane::Origin(live.origin))
 }
 
-/// The lane that a message waits in first.
+/// The first lane of a message.
 fn first_lane(live: &Live) -> LaneKey {
     live.flow.map_or_else(|| origin_lane(live), |flow| (live.tenant, Lane::Flow(flow)))
 }
 
 #[derive(Debug, Default)]
 struct Line {
-    /// Attempts under way to an origin; keys count their own.
+    /// Attempts in flight to an origin. Keys count their own.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// The body of this message does not fit beside those under way to its origin: while it is the first, none
+    /// The body of this message does not fit next to those in flight to its origin. While it is the first, nothing
     /// starts.
     waits_for_bytes: Option<Seq>,
-    /// Due, in order. Entries that were cancelled meanwhile are skipped when their turn comes.
+    /// Due messages in order. Cancelled ones are skipped when their turn comes.
     waiting: VecDeque<Seq>,
-    /// Messages of this lane from here on are due, but in the store only.
+    /// Messages of this lane from this key on are due, but only in the store.
     spilled: Option<DueKey>,
-    /// Stands in its tenant's `runnable`.
+    /// Whether it is in its tenant's `runnable`.
     queued: bool,
-    /// Stands in `opens` with this time.
+    /// Its time in `opens`, if it is there.
     opens_at: Option<Timestamp>,
-    /// Stands in its tenant's `share_waiters` with this many under way.
+    /// The number of attempts in flight with which it is in its tenant's `share_waiters`, if it is there.
     crowded: Option<u32>,
-    /// The round in which it was last passed over, because its first does not fit.
+    /// The last round in which it was skipped because its first message does not fit.
     passed_in: u64,
 }
 
@@ -152,11 +154,11 @@ struct Line {
 struct Tenant {
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Lanes with something waiting and a free slot, in turn.
+    /// Lanes with waiting messages and a free slot, in turn.
     runnable: VecDeque<LaneKey>,
-    /// Lanes of origins that have their share.
+    /// Lanes of origins that have used up their share.
     share_waiters: ShareWaiters<LaneKey>,
-    /// Stands in `turn`.
+    /// Whether it is in `turn`.
     queued: bool,
 }
 
@@ -202,8 +204,8 @@ impl Lanes {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.in_flight)
     }
 
-    /// Adds what waits in the lanes of a tenant; `ready_since` says when a message was due that waits in one. After
-    /// `looks` at lanes, or at messages that are not ready any more, and at as many keys, the rest is left out.
+    /// Adds the waiting messages in the lanes of a tenant; `ready_since` returns when a waiting message was due. Visits
+    /// at most `looks` lanes, `looks` messages that are no longer ready, and `looks` keys.
     pub(crate) fn add_waiting(
         &self,
         tenant: TenantId,
@@ -230,13 +232,14 @@ impl Lanes {
         }
     }
 
-    /// A message is due; it waits in the lane that asked for it, if one did. False: that lane is full, the
+    /// Adds a due message, to the lane that requested it if there is one. Returns false if that lane is full and the
     /// message is left to the store.
     pub(crate) fn push(&mut self, live: &Live, lane: Option<LaneKey>, held: usize, now: Timestamp) -> bool {
         self.push_into(lane.unwrap_or_else(|| first_lane(live)), live, held, now)
     }
 
-    /// However full the shard is, a lane may hold what could start at once: no destination starves.
+    /// Even if the shard is full, a lane may hold the messages that could start at once, so that no destination
+    /// starves.
     fn push_into(&mut self, key: LaneKey, live: &Live, held: usize, now: Timestamp) -> bool {
         let room = if held < self.settings.held_max { self.settings.lane_held_max } else { self.floor(key) };
         let line = self.lines.entry(key).or_default();
@@ -253,7 +256,7 @@ impl Lanes {
         true
     }
 
-    /// A message has ended, or waits for something else than a free slot: it leaves the lanes it may be in.
+    /// Removes a message from its lanes, because it has ended or waits for something other than a free slot.
     pub(crate) fn withdraw(&mut self, live: &Live, now: Timestamp) {
         for key in [first_lane(live), origin_lane(live)] {
             if let Some(line) = self.lines.get_mut(&key) {
@@ -265,8 +268,8 @@ impl Lanes {
         }
     }
 
-    /// The next message that may start, if any. `ready` knows which waiting messages still exist; `held` is
-    /// how many are in RAM.
+    /// The next message that may start, if any. `ready` returns waiting messages that still exist; `held` is the number
+    /// of messages in RAM.
     pub(crate) fn next(&mut self, ready: impl Fn(Seq) -> Option<Live>, held: usize, now: Timestamp) -> Option<Next> {
         self.rounds += 1;
         self.goes_on_at = None;
@@ -276,7 +279,7 @@ impl Lanes {
         next
     }
 
-    /// One round of [`Lanes::next`]. Tenants none of whose lanes fits leave the turn, so that they are looked at once.
+    /// One round of [`Lanes::next`]. Tenants without any lane that fits leave the turn, so that they are visited once.
     fn look(
         &mut self,
         ready: impl Fn(Seq) -> Option<Live>,
@@ -306,7 +309,7 @@ impl Lanes {
                 continue;
             };
             if !self.fits(tenant, &live) {
-                // Large bodies wait for room without holding up others.
+                // Large bodies wait for room without delaying others.
                 line_of(&mut self.lines, key).passed_in = self.rounds;
                 self.skip_turn(key, now);
                 passed += 1;
@@ -334,7 +337,7 @@ impl Lanes {
         None
     }
 
-    /// An attempt has ended.
+    /// Records the end of an attempt.
     pub(crate) fn finish(&mut self, live: &Live, generation: u32, now: Timestamp) {
         let (key, bytes) = (origin_lane(live), u64::from(live.body_bytes));
         self.in_flight -= 1;
@@ -357,7 +360,7 @@ impl Lanes {
         self.tidy(key);
     }
 
-    /// A place of a tenant is free: whoever waits for its share with the least under way may have it.
+    /// A slot of a tenant is free: the waiting destination with the fewest attempts in flight may use it.
     fn thin_out(&mut self, id: TenantId, now: Timestamp) {
         let first = |lanes: &Lanes| lanes.tenants.get(&id).and_then(|tenant| tenant.share_waiters.first());
         while let Some((_, key)) = first(self).filter(|(in_flight, key)| self.has_share(*key, *in_flight)) {
@@ -368,15 +371,15 @@ impl Lanes {
         }
     }
 
-    /// The limits of a key may allow more than before.
+    /// Checks a key whose limits may allow more than before.
     pub(crate) fn reopen(&mut self, tenant: TenantId, flow: FlowKey, now: Timestamp) {
         self.queue((tenant, Lane::Flow(flow)), now);
     }
 
-    /// Time has passed: rates may allow more.
+    /// Checks the rates, because time has passed.
     pub(crate) fn wake(&mut self, now: Timestamp) {
         if now < self.last_wake {
-            // The clock went back: the times lie further ahead than they should.
+            // The clock went back, so the times are too far ahead.
             for (_, key) in std::mem::take(&mut self.opens) {
                 line_of(&mut self.lines, key).opens_at = None;
                 self.queue(key, now);
@@ -399,7 +402,7 @@ impl Lanes {
         self.opens.first().map(|(time, _)| *time).into_iter().chain(self.goes_on_at).min()
     }
 
-    /// A message starts: it takes a slot everywhere.
+    /// Starts a message, which takes a slot of each kind.
     fn start(&mut self, live: &Live, now: Timestamp) -> u32 {
         let bytes = u64::from(live.body_bytes);
         let line = self.lines.entry(origin_lane(live)).or_default();
@@ -416,17 +419,17 @@ impl Lanes {
         })
     }
 
-    /// Whether the bodies under way of its tenant, and of all, leave room for that of a message.
+    /// Whether the bodies in flight of its tenant, and of all tenants, leave room for the message's body.
     fn fits(&self, tenant: &Tenant, live: &Live) -> bool {
         let bytes = u64::from(live.body_bytes);
         let (own, in_all) = (tenant.in_flight_bytes + bytes, self.in_flight_bytes + bytes);
-        // A tenant with nothing under way need not wait for the others, up to twice the bound.
+        // A tenant without deliveries in flight need not wait for others, up to twice the limit.
         let spare = if tenant.in_flight == 0 { self.settings.in_flight_bytes_max } else { 0 };
         (self.in_flight == 0 || in_all <= self.settings.in_flight_bytes_max + spare)
             && (tenant.in_flight == 0 || own <= self.settings.tenant_in_flight_bytes_max)
     }
 
-    /// The other lane whose capacity a message needs: both for one with a flow-control key.
+    /// The other lane whose capacity a message needs: a message with a flow-control key needs both.
     fn other_lane(&self, key: LaneKey, live: &Live) -> Option<LaneKey> {
         match key.1 {
             Lane::Flow(_) => Some(origin_lane(live)),
@@ -434,7 +437,7 @@ impl Lanes {
         }
     }
 
-    /// Whether this message may not start now because of what a lane stands for.
+    /// Whether a lane's resource prevents this message from starting now.
     fn is_closed(&mut self, key: LaneKey, live: &Live, now: Timestamp) -> bool {
         match key.1 {
             Lane::Origin(_) => self.lines.get(&key).is_some_and(|line| {
@@ -445,24 +448,24 @@ impl Lanes {
         }
     }
 
-    /// Whether an origin may have one more under way, bytes aside.
+    /// Whether an origin may have one more attempt in flight, bytes aside.
     fn has_place(&self, key: LaneKey) -> bool {
         let in_flight = self.lines.get(&key).map_or(0, |line| line.in_flight);
         in_flight < self.settings.origin_in_flight_max && self.has_share(key, in_flight)
     }
 
-    /// Whether an origin with so many under way may have one more of its tenant's places.
+    /// Whether an origin with this many attempts in flight may use one more of its tenant's slots.
     fn has_share(&self, key: LaneKey, in_flight: u32) -> bool {
         let Settings { origin_in_flight_max, tenant_in_flight_max, .. } = self.settings;
         fair_share::fits(in_flight, origin_in_flight_max, self.tenant_in_flight(key.0), tenant_in_flight_max)
     }
 
-    /// Whether the first of a lane waits for bytes, which none may take away from it.
+    /// Whether the first message of a lane waits for bytes, which no other may take.
     fn is_blocked(&self, key: LaneKey) -> bool {
         self.lines.get(&key).is_some_and(Line::is_blocked)
     }
 
-    /// The lane at the front of the turn has had it.
+    /// Ends the turn of the lane at the front.
     fn end_turn(&mut self, key: LaneKey, now: Timestamp) {
         let tenant_id = key.0;
         let tenant = self.tenants.get_mut(&tenant_id).expect("whose turn it was exists");
@@ -476,13 +479,14 @@ impl Lanes {
         self.tidy(key);
     }
 
-    /// The lane at the front of the turn has had it, and left the place that it could have taken.
+    /// Ends the turn of the lane at the front, which left its slot unused.
     fn skip_turn(&mut self, key: LaneKey, now: Timestamp) {
         self.end_turn(key, now);
         self.thin_out(key.0, now);
     }
 
-    /// The first lane of a tenant that was not passed over in this round is the next one; false if there is none.
+    /// Makes the first lane of a tenant that was not skipped in this round the next one. Returns false if there is
+    /// none.
     fn pass_on(&mut self, id: TenantId) -> bool {
         let Some(tenant) = self.tenants.get_mut(&id) else { return false };
         let was_passed = |key: &LaneKey| self.lines.get(key).is_some_and(|line| line.passed_in == self.rounds);
@@ -494,7 +498,7 @@ impl Lanes {
         has_next
     }
 
-    /// Puts a lane in line if it has something waiting and may start it.
+    /// Queues a lane if it has a waiting message that may start.
     fn queue(&mut self, key: LaneKey, now: Timestamp) {
         self.leave_crowd(key);
         let has_place = self.has_place(key);
@@ -530,7 +534,7 @@ impl Lanes {
         }
     }
 
-    /// The lane is looked at again at this time.
+    /// Schedules the next check of the lane.
     fn open_at(&mut self, key: LaneKey, time: Timestamp) {
         let line = line_of(&mut self.lines, key);
         if line.opens_at != Some(time) {
@@ -541,7 +545,7 @@ impl Lanes {
         }
     }
 
-    /// Puts a tenant in line if it has a runnable lane and a free slot.
+    /// Queues a tenant if it has a runnable lane and a free slot.
     fn queue_tenant(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         if !tenant.queued && !tenant.runnable.is_empty() && tenant.in_flight < self.settings.tenant_in_flight_max {
@@ -550,7 +554,7 @@ impl Lanes {
         }
     }
 
-    /// Forgets a lane that holds nothing.
+    /// Removes an empty lane.
     fn tidy(&mut self, key: LaneKey) {
         if self.lines.get(&key).is_some_and(Line::is_idle) {
             self.leave_crowd(key);

@@ -1,30 +1,30 @@
-//! Who owns a shard, and until when.
+//! Ownership of a shard, and its end.
 //!
-//! The store grants leases by its own clock, one owner at a time, and counts owners: every write carries the
-//! epoch of its owner, and the store refuses one of an earlier epoch. **Only that refusal is safety.** A process
-//! that was paused does not know that its lease is over; [`Tenure`] is what it can know, by a clock of its own
-//! that never jumps, and keeps it from doing useless or doubled work.
+//! The store grants leases by its own clock, to one owner at a time, and counts owners. Every write carries the epoch
+//! of its owner, and the store rejects writes of an earlier epoch. **Only that rejection provides safety.** A process
+//! that was paused does not know that its lease is over. [`Tenure`] is the owner's own view, by a clock that never
+//! jumps, and prevents useless or doubled work.
 
 use posthaste_wire::time::Timestamp;
 
 /// A lease as the store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who has it.
+    /// The owner.
     pub owner: u64,
-    /// Counts owners; writes with an earlier one are refused.
+    /// Counts owners. Writes with an earlier epoch are rejected.
     pub epoch: u64,
-    /// When somebody else may take it, by the store's clock.
+    /// When another owner may take it, by the store's clock.
     pub until: Timestamp,
 }
 
-/// Somebody else has the lease until this time, by the store's clock.
+/// Another owner has the lease until this time, by the store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldUntil(pub Timestamp);
 
 impl Lease {
-    /// Somebody wants the lease. `now` is the store's clock. Who had it before and starts again gets a new epoch,
-    /// and waits like everybody else: its earlier process may still be running.
+    /// Takes the lease for an owner. `now` is the store's clock. A previous owner that starts again gets a new epoch
+    /// and waits like any other, because its earlier process may still be running.
     pub fn take(current: Option<Lease>, owner: u64, now: Timestamp, length_ms: u64) -> Result<Lease, HeldUntil> {
         match current {
             Some(held) if now < held.until => Err(HeldUntil(held.until)),
@@ -35,20 +35,20 @@ impl Lease {
         }
     }
 
-    /// The owner wants it for longer; `None` if it is no longer the owner. A lease that is over can be renewed as
-    /// long as nobody has taken it. It never gets shorter.
+    /// Extends the lease; `None` if the caller is no longer the owner. An expired lease can be renewed as long as no
+    /// other owner has taken it. It never gets shorter.
     pub fn renew(self, epoch: u64, now: Timestamp, length_ms: u64) -> Option<Lease> {
         let until = now.plus_millis(length_ms).max(self.until);
         (self.epoch == epoch).then_some(Lease { until, ..self })
     }
 
-    /// The owner gives it back: the next one need not wait.
+    /// Releases the lease, so that the next owner need not wait.
     pub fn release(self, epoch: u64, now: Timestamp) -> Option<Lease> {
         (self.epoch == epoch).then_some(Lease { until: now, ..self })
     }
 }
 
-/// What an owner knows of its lease, in milliseconds of a clock that never jumps.
+/// An owner's view of its lease, in milliseconds of a clock that never jumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenure {
     /// The epoch of its writes.
@@ -61,19 +61,19 @@ pub struct Tenure {
 const RENEWALS_PER_LEASE: u64 = 3;
 
 impl Tenure {
-    /// A lease was granted or renewed that was asked for at `asked_at_ms`. The store cannot have granted it earlier
-    /// than that, so it lasts at least until then and its length.
+    /// The view after a lease was granted or renewed that was requested at `asked_at_ms`. The store cannot have granted
+    /// it earlier, so it lasts at least its length from then on.
     pub fn new(epoch: u64, asked_at_ms: u64, length_ms: u64) -> Tenure {
         let renew_at_ms = asked_at_ms.saturating_add(length_ms / RENEWALS_PER_LEASE);
         Tenure { epoch, until_ms: asked_at_ms.saturating_add(length_ms), renew_at_ms }
     }
 
-    /// Whether the lease is surely its own. If not it answers nobody and starts nothing.
+    /// Whether the lease certainly still belongs to the owner. If not, the owner replies to nothing and starts nothing.
     pub fn holds(&self, now_ms: u64) -> bool {
         now_ms < self.until_ms
     }
 
-    /// When to ask for more.
+    /// When to renew the lease.
     pub fn renew_at_ms(&self) -> u64 {
         self.renew_at_ms
     }

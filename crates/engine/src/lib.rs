@@ -1,8 +1,8 @@
-//! Every decision of the server: when a message may start, what becomes of it after an attempt, what
-//! is stored, what is remembered.
+//! All decisions of the server: when a message may start, what happens after an attempt, what is stored, and what is
+//! kept in RAM.
 //!
-//! Pure: no clock, no network, no disk, no async, no randomness. Time, ids and random numbers are
-//! arguments, so the server and the tests drive the very same code. Modules in reading order.
+//! Pure: no clock, no network, no disk, no async, no randomness. Time, ids and random numbers are arguments, so the
+//! server and the tests run exactly the same code. Modules are in reading order.
 
 pub mod message;
 

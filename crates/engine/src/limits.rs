@@ -1,4 +1,4 @@
-//! Every bound of the system, with what happens at it. `docs/limits.md` lists them for users.
+//! All limits of the system, and what happens when they are exceeded. `docs/limits.md` lists them for users.
 
 /// Largest message body by default; over it a publish is refused with 412. Configurable.
 pub const MESSAGE_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -17,26 +17,27 @@ pub const URL_BYTES_MAX: usize = 8 * 1024;
 pub const DELAY_MS_MAX: u64 = 365 * 86_400_000;
 /// Most retries; over it a publish is refused with 412.
 pub const RETRIES_MAX: u32 = 1_000;
-/// Retries when the publisher names none.
+/// Default number of retries.
 pub const RETRIES_DEFAULT: u32 = 3;
-/// Longest time one attempt may take, and the default; over it a publish is refused with 412.
+/// Longest timeout of one attempt, and the default; over it a publish is refused with 412.
 pub const TIMEOUT_MS_MAX: u64 = 2 * 3_600_000;
 /// Shortest timeout; under it a publish is refused with 400.
 pub const TIMEOUT_MS_MIN: u64 = 1_000;
 /// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored, or cut for a step of a
 /// workflow.
 pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
-/// A body of at least this many bytes is not sent again at once: the wait between two attempts is at least a second for each
-/// [`RETRY_BYTES_PER_SECOND`], whatever expression or `Retry-After` ask for.
+/// A body of at least this size is not sent again immediately: the wait between two attempts is at least one second for
+/// each [`RETRY_BYTES_PER_SECOND`], whatever the expression or `Retry-After` says.
 pub const RETRY_FLOOR_BYTES_MIN: usize = 1024 * 1024;
 /// See [`RETRY_FLOOR_BYTES_MIN`].
 pub const RETRY_BYTES_PER_SECOND: usize = 1024 * 1024;
-/// The wait before a retry is at least this long while the tenant has stored all that it may, or the disk is nearly full.
+/// The wait before a retry is at least this long while the tenant's storage quota is used up, or the disk is nearly
+/// full.
 pub const FULL_RETRY_MS_MIN: u64 = 60_000;
-/// Steps that checking the retry-delay expressions of one request may take, each different one once: a number, operator or call
-/// for one retry. A request that needs more is refused with 400.
+/// Steps of checking the distinct retry-delay expressions of one request. A step is a number, operator or call for one
+/// retry. A request that needs more is refused with 400.
 pub const RETRY_EXPRESSION_STEPS_MAX: u64 = 10_000_000;
-/// Shortest wait that a receiver can ask for: a shorter `Retry-After`, or one of the past, is stretched to it.
+/// Shortest wait that a receiver can request: a shorter `Retry-After`, or one in the past, is extended to it.
 pub const RETRY_AFTER_MS_MIN: u64 = 100;
 /// Most forwarded headers; over it a publish is refused with 400.
 pub const FORWARD_HEADERS_MAX: usize = 100;
@@ -48,10 +49,10 @@ pub const LABELS_MAX: usize = 32;
 pub const LABEL_BYTES_MAX: usize = 256;
 /// Longest deduplication id; over it a publish is refused with 400.
 pub const DEDUP_ID_BYTES_MAX: usize = 1_024;
-/// How long a duplicate is recognised after the first publish.
+/// How long a duplicate is recognized after the first publish.
 pub const DEDUP_WINDOW_MS: u64 = 600_000;
 
-/// Most endpoints of a URL group; over it a change is refused with 412. A publish makes a message for each.
+/// Most endpoints of a URL group; over it a change is refused with 412. A publish creates a message for each.
 pub const GROUP_ENDPOINTS_MAX: usize = 100;
 /// Longest name of a URL group or of an endpoint; over it a change is refused with 400.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -68,28 +69,28 @@ pub const QUEUE_HELD_MAX: usize = 64;
 pub const FLOW_KEYS_MAX: usize = 100_000;
 /// Longest period of a flow-control rate; over it a request is refused with 400.
 pub const FLOW_PERIOD_MS_MAX: u64 = 7 * 86_400_000;
-/// Period of a flow-control rate when none is named.
+/// Default period of a flow-control rate.
 pub const FLOW_PERIOD_MS_DEFAULT: u64 = 1_000;
 /// How long an unused flow-control key is remembered.
 pub const FLOW_IDLE_MS: u64 = 3_600_000;
 /// Schedules of a tenant, by default; one more is refused with 412. Configurable.
 pub const SCHEDULES_MAX: usize = 100_000;
-/// Bulk actions of a tenant that are under way at once; one more is refused with 412.
+/// Bulk actions of a tenant in progress at once; one more is refused with 412.
 pub const BULK_ACTIONS_MAX: usize = 10;
-/// Most dead letters per second that a bulk action may be told to keep to; a larger `rate` is refused with 400.
+/// Highest `rate` of a bulk action in dead letters per second; a higher one is refused with 400.
 pub const BULK_RATE_MAX: u32 = 1_000;
-/// How long a bulk action can be looked at after it was begun.
+/// How long a bulk action is visible after its start.
 pub const BULK_ACTION_MS: u64 = 7 * 86_400_000;
 /// Bulk actions on a page by default.
 pub const BULK_ACTION_PAGE_DEFAULT: usize = 100;
 /// Most bulk actions on a page; a larger `count` means this.
 pub const BULK_ACTION_PAGE_MAX: usize = 1_000;
-/// Most deliveries that may lead to one another; a message beyond goes to the DLQ as a loop.
+/// Most deliveries that may lead to one another; a message beyond that goes to the DLQ as a loop.
 pub const HOPS_MAX: u32 = 16;
 
 /// Events that a run keeps until a step waits for them; one more is refused.
 pub const WORKFLOW_EARLY_EVENTS_MAX: usize = 1_000;
-/// Runs that may wait for the end of one that they have invoked; one more is refused with 412.
+/// Runs that may wait for the end of a run that they have invoked; one more is refused with 412.
 pub const WORKFLOW_INVOKERS_MAX: usize = 64;
 /// Longest step that waits for an event or invokes a run, as JSON; a longer one is refused with 412.
 pub const WORKFLOW_STEP_BYTES_MAX: usize = 16 * 1024;
@@ -97,67 +98,68 @@ pub const WORKFLOW_STEP_BYTES_MAX: usize = 16 * 1024;
 pub const WORKFLOW_STEPS_MAX: u32 = 10_000;
 /// Bytes of the entries of a workflow run, by default; more ends the run, and is refused with 412. Configurable.
 pub const WORKFLOW_BYTES_MAX: u64 = 100 * 1024 * 1024;
-/// How long a workflow run may last, by default; what is appended later ends it, and is refused with 412. Configurable.
+/// How long a workflow run may last, by default; a later append ends it, and is refused with 412. Configurable.
 pub const WORKFLOW_MS_MAX: u64 = 365 * 86_400_000;
-/// Workflow runs that may invoke one another, by default; one more is refused with 412. Configurable.
+/// Depth of workflow runs that invoke one another, by default; one more is refused with 412. Configurable.
 pub const WORKFLOW_DEPTH_MAX: u32 = 100;
-/// Bytes of entries that a delivery carries, by default; of more the client fetches them itself, if it can. Configurable.
+/// Bytes of entries that a delivery carries, by default. If there are more, the client fetches them, if it can.
+/// Configurable.
 pub const WORKFLOW_LAZY_BYTES: usize = 3 * 1024 * 1024;
-/// Most that can be configured for that.
+/// Largest value that can be configured for that.
 pub const WORKFLOW_LAZY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Longest id of a workflow run or of an event; over it a request is refused with 400, or 412 within a run.
 pub const WORKFLOW_NAME_BYTES_MAX: usize = 1_024;
-/// How long a workflow run waits for an event when nothing is said.
+/// Default time for which a workflow run waits for an event.
 pub const WORKFLOW_WAIT_MS_DEFAULT: u64 = 7 * 86_400_000;
-/// Runs that one event reaches; one that more runs wait for is refused with 412.
+/// Runs that one event reaches; an event that more runs wait for is refused with 412.
 pub const NOTIFIED_RUNS_MAX: usize = 250_000;
 /// Bytes of the runs that the response to an event lists; the event reaches the others too, but the response does not name them.
 pub const NOTIFIED_LISTED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Runs that a bulk cancel ends when no `count` is given.
 pub const WORKFLOW_CANCEL_COUNT_DEFAULT: usize = 100;
 
-/// Most bytes of a receiver's answer that are kept (dead letters); the rest is read and dropped.
+/// Most bytes of a receiver's response that are kept (dead letters); the rest is read and dropped.
 pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
-/// A body of more bytes is left out of callbacks (`sourceBody`): they would store it once more for each attempt.
+/// A larger body is left out of callbacks (`sourceBody`), which would store it again for each attempt.
 pub const SOURCE_BODY_BYTES_MAX: usize = 1024 * 1024;
-/// How much of an answer a run of a workflow gets: of a call, of its endpoint when it fails, of its failure function.
+/// How many bytes of a response a workflow run gets: from a call, from its endpoint when it fails, or from its failure
+/// function.
 pub const WORKFLOW_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Most bytes of an answer that a log line keeps.
+/// Most bytes of a response that a log line keeps.
 pub const LOG_RESPONSE_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of failed responses that one workflow run keeps; of those after that, only the status is kept.
+/// Bytes of failed responses that one workflow run keeps; of later ones only the status is kept.
 pub const WORKFLOW_ERROR_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Most bytes of a receiver's header block; over it the attempt fails.
 pub const RESPONSE_HEADER_BYTES_MAX: usize = 64 * 1024;
-/// Most headers in a receiver's answer; over it the attempt fails.
+/// Most headers in a receiver's response; over it the attempt fails.
 pub const RESPONSE_HEADERS_MAX: usize = 100;
-/// Most interim (1xx) answers before the real one; over it the attempt fails. They do not extend its timeout either. On HTTP/2
-/// one more may go unnoticed, and all attempts of the connection fail.
+/// Most interim (1xx) responses before the final one; over it the attempt fails. They do not extend its timeout either.
+/// On HTTP/2 one more may go unnoticed, and all attempts on the connection fail.
 pub const RESPONSE_INTERIM_MAX: u32 = 16;
-/// Frames without a byte of a body that a receiver may send on an HTTP/2 connection on which nothing else happens; with one
-/// more the connection is closed, and its attempts have failed.
+/// Frames without body bytes that a receiver may send on an otherwise idle HTTP/2 connection; with one more the
+/// connection is closed, and its attempts fail.
 pub const CONTROL_FRAMES_MAX: u32 = 1_000;
-/// After this long there may be as many again.
+/// After this time the same number is allowed again.
 pub const CONTROL_FRAMES_REFILL_MS: u64 = 60_000;
-/// Bytes exchanged on the connection, requests of ours and bodies of answers, for which there may be one more at once.
+/// Bytes transferred on the connection, requests and response bodies, that allow one more frame at once.
 pub const CONTROL_FRAME_BYTES: usize = 32;
-/// Most of them that there may be at once for that; bytes beyond it allow no more.
+/// Most frames that transferred bytes may allow; further bytes allow no more.
 pub const CONTROL_FRAMES_SAVED_MAX: u32 = 50_000;
-/// How long the body of a 2xx answer is read before it is dropped.
+/// How long the body of a 2xx response is read before it is dropped.
 pub const RESPONSE_BODY_GRACE_MS: u64 = 5_000;
 
-/// Deliveries under way per tenant; what is due beyond it waits.
+/// Deliveries in flight per tenant; others that are due wait.
 pub const TENANT_IN_FLIGHT_MAX: u32 = 1_000;
-/// Deliveries under way per tenant and destination origin; what is due beyond it waits.
+/// Deliveries in flight per tenant and destination origin; others that are due wait.
 pub const ORIGIN_IN_FLIGHT_MAX: u32 = 200;
-/// Deliveries under way in all; what is due beyond it waits.
+/// Deliveries in flight in total; others that are due wait.
 pub const IN_FLIGHT_MAX: u32 = 10_000;
-/// Bytes of bodies under way in all; what is due beyond it waits, but for one message of each tenant that has
-/// none under way, up to twice as many bytes.
+/// Bytes of bodies in flight in total; other due messages wait, except one message of each tenant that has none in
+/// flight, up to twice as many bytes.
 pub const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Bytes of bodies under way per tenant; what is due beyond it waits (one message may always start).
+/// Bytes of bodies in flight per tenant; other due messages wait (one message may always start).
 pub const TENANT_IN_FLIGHT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Bytes of bodies under way per tenant and destination origin; what is due beyond it waits (one message may
-/// always start).
+/// Bytes of bodies in flight per tenant and destination origin; other due messages wait (one message may always start).
 pub const ORIGIN_IN_FLIGHT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Live messages kept in RAM; the rest waits in the store and is loaded as these end.
 pub const HELD_MAX: usize = 400_000;
@@ -165,8 +167,8 @@ pub const HELD_MAX: usize = 400_000;
 pub const LANE_HELD_MAX: usize = 2_000;
 /// How far ahead of their due time messages are loaded into RAM.
 pub const HORIZON_MS: u64 = 60_000;
-/// Times that the clock went back, one within another, that are remembered. A further one replaces the one that reaches
-/// least far: what was due before that waits for its time again if it was left to the store.
+/// Nested times when the clock went back that are remembered. One more replaces the one that reaches the least far:
+/// messages that were due before that one, and were left to the store, wait for their time again.
 pub const STEPS_BACK_MAX: usize = 8;
 /// Live rows read from the store at once.
 pub const LOAD_PAGE: usize = 10_000;
@@ -177,37 +179,39 @@ pub const LOG_PAGE_MAX: usize = 1_000;
 pub const GROUPED_PAGE_DEFAULT: usize = 10;
 /// Most dead letters on a page, and the default.
 pub const DLQ_PAGE_MAX: usize = 100;
-/// Dead letters, newest first, that are looked at for their causes; the answer says that there are more.
+/// Dead letters, newest first, that are examined for their causes; the response says that there are more.
 pub const CAUSES_LOOK_MAX: usize = 10_000;
-/// Most that the console counts before it asks whether to change all that match; of more it says "more than".
+/// Most items that the console counts before it asks whether to change all matches; it shows a larger number as "more
+/// than".
 pub const CONSOLE_COUNT_MAX: usize = 100_000;
-/// Bytes of answers that are looked at for causes; the answer says that there are more.
+/// Bytes of responses that are examined for causes; the response says that there are more.
 pub const CAUSES_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most causes of dead letters that are listed: those of most dead letters. The answer says how many are left out.
+/// Most causes of dead letters that are listed: those with the most dead letters. The response contains the number of
+/// others.
 pub const CAUSES_LISTED_MAX: usize = 200;
 /// Most runs of workflows on a page of logs, and the default; a larger `count` means this.
 pub const RUN_PAGE_MAX: usize = 10;
-/// Most failed runs that begin again with one request: a larger `count` means this, more ids are refused with 400.
+/// Most failed runs that one request restarts: a larger `count` means this, more ids are refused with 400.
 pub const RUNS_AGAIN_MAX: usize = 50;
 /// Most waits for an event that are listed: the oldest ones.
 pub const WAITERS_LISTED_MAX: usize = 1_000;
 /// Most schedules, URL groups, queues or flow-control keys on a page, and the default; a larger `count` means this.
 pub const LIST_PAGE_MAX: usize = 10_000;
-/// A page ends early when its entries hold this many bytes, of bodies, headers and answers; of a list of schedules, bodies that
-/// exceed it are left out instead.
+/// A page ends early when its entries have this many bytes of bodies, headers and responses. In a list of schedules,
+/// bodies that exceed it are left out instead.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A workflow run whose bodies have more bytes than this is shown without them in logs.
 pub const RUN_SHOWN_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A page ends early when it has passed over this many entries that do not match; its cursor goes on.
+/// A page ends early when it has skipped this many entries that do not match; its cursor continues after them.
 pub const PAGE_SKIPS_MAX: usize = 500_000;
-/// Most messages that `count` may ask a bulk cancel to end; for runs of workflows, more mean so many.
+/// Highest `count` of a bulk cancel of messages; for workflow runs, a larger one means this.
 pub const BULK_CANCEL_COUNT_MAX: usize = 500;
-/// Most entries of `X-Forwarded-For` that are looked at; beyond it the peer is the caller.
+/// Most entries of `X-Forwarded-For` that are examined; beyond that the peer is the caller.
 pub const PROXIES_MAX: usize = 32;
 /// Most values of one filter field; over it the request is refused with 400.
 pub const FILTER_VALUES_MAX: usize = 1_000;
 
-/// Bytes of disk kept free by default: below it publishes are refused with 503 and deliveries go on.
+/// Bytes of disk kept free by default: below it publishes are refused with 503, and deliveries continue.
 pub const DISK_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How long a message stays readable after it has ended.

@@ -1,20 +1,20 @@
-//! Who wants to be loaded from the store, first come, first served.
+//! The queue of those that want to be loaded from the store, first come, first served.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// How much somebody wants to be loaded.
+/// How urgently a load is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// Not at all.
     Nothing,
     /// There is room.
     More,
-    /// Nothing could start without it, so even in a full shard.
+    /// Nothing could start without it, so it is loaded even in a full shard.
     Anything,
 }
 
-/// Everybody who wants something. All steps take logarithmic time, however many they are.
+/// All entries that want a load. Every step takes logarithmic time in their number.
 #[derive(Debug)]
 pub(crate) struct LoadQueue<K> {
     tickets: HashMap<K, (u64, Want)>,
@@ -30,7 +30,7 @@ impl<K> Default for LoadQueue<K> {
 }
 
 impl<K: Copy + Ord + Hash> LoadQueue<K> {
-    /// What somebody wants from now on. Who wanted something before keeps the place in line.
+    /// Sets what an entry wants. An entry that wanted something before keeps its place.
     pub(crate) fn set(&mut self, key: K, want: Want) {
         let before = self.tickets.get(&key).copied();
         if before.map_or(Want::Nothing, |(_, want)| want) == want {
@@ -51,7 +51,7 @@ impl<K: Copy + Ord + Hash> LoadQueue<K> {
         put(&mut self.starving, (ticket, key), want == Want::Anything);
     }
 
-    /// Whose turn it is; in a full shard only those that could start nothing.
+    /// The next entry; in a full shard only one that could start nothing.
     pub(crate) fn first(&self, full: bool) -> Option<K> {
         let line = if full { &self.starving } else { &self.hungry };
         line.first().map(|(_, key)| *key)

@@ -1,4 +1,4 @@
-//! A message: what was published, immutable from then on, and the row that says what is next for it.
+//! A message: the immutable publish, and the row with its next step.
 
 use crate::workflow::StepRef;
 use bytes::Bytes;
@@ -9,24 +9,24 @@ use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What was published. Stored once and never changed; a retry rewrites only its [`Live`] row.
+/// A publish. Stored once and never changed; a retry rewrites only its [`Live`] row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Made by the server when the message was accepted.
+    /// Created by the server when the message was accepted.
     pub id: MessageId,
-    /// Who published it.
+    /// The publisher.
     pub tenant: TenantId,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// When its first attempt is due; equal to `created_at` without a delay.
     pub not_before: Timestamp,
-    /// Where to, and under which conditions.
+    /// Its destination and settings.
     pub spec: MessageSpec,
     /// The exact bytes to send.
     pub body: Bytes,
 }
 
-/// Where a message goes and under which conditions: everything the publisher may choose but the body.
+/// The destination and settings of a message: everything that the publisher may choose, except the body.
 ///
 /// Stored as JSON; new fields need `#[serde(default)]` so that stored messages stay readable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,18 +38,18 @@ pub struct MessageSpec {
     /// Headers to send, names in canonical form, one entry per received line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// How many attempts may follow the first.
+    /// Number of retries after the first attempt.
     pub retries: u32,
-    /// Retry-delay expression as given; checked when it was published.
+    /// Retry-delay expression as given; it was checked at the publish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<String>,
-    /// How long one attempt may take; `None` means the server's maximum.
+    /// Timeout of one attempt; `None` means the server's maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// Labels for filtering, in the order given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// What API answers must hide.
+    /// Fields that API responses must hide.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
     /// Address of the publisher.
@@ -63,48 +63,48 @@ pub struct MessageSpec {
     /// The queue it was put into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// The flow-control key that it is delivered under, with the limits it brought.
+    /// Its flow-control key, with the limits of this message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
-    /// The schedule that made it.
+    /// The schedule that created it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<String>,
-    /// Somebody let that schedule make it, besides its times.
+    /// Whether the schedule was triggered manually, outside its times.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_hand: bool,
-    /// Who hears of every attempt.
+    /// The callback after every attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Box<CallbackSpec>>,
-    /// Who hears of the final failure.
+    /// The callback after the final failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_callback: Option<Box<CallbackSpec>>,
     /// The built-in API it was published to, such as `llm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
-    /// How many deliveries led to this message, one causing the next.
+    /// How many deliveries led to this message.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hops: u32,
-    /// What it is for a run of a workflow.
+    /// Its part in a workflow run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<StepRef>,
-    /// The message that led to it.
+    /// The message that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// What makes other publishes duplicates of it.
+    /// How its duplicates are recognized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dedup: Option<DedupBy>,
 }
 
-/// A body of at least this many bytes that several messages of one publish share is stored once.
+/// A body of at least this size that several messages of one publish share is stored once.
 const SHARED_BODY_BYTES_MIN: usize = 4 * 1024;
 
-/// Whether two messages were published with one body. The same bytes in memory are the same body; equal ones elsewhere
-/// are not looked for.
+/// Whether two messages were published with the same body. Only the same bytes in memory count; equal bytes elsewhere
+/// are not detected.
 pub fn is_same_body(one: &Bytes, other: &Bytes) -> bool {
     one.len() >= SHARED_BODY_BYTES_MIN && one.len() == other.len() && one.as_ptr() == other.as_ptr()
 }
 
-/// What two publishes must have in common to be the same one. The id itself is never kept, only its hash.
+/// How duplicates are recognized. The id itself is never kept, only its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DedupBy {
@@ -124,24 +124,24 @@ impl DedupBy {
     }
 }
 
-/// The message that led to another one.
+/// The message that caused another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// Which message.
+    /// The message.
     pub id: MessageId,
-    /// In which way.
+    /// How it caused the other one.
     pub kind: CauseKind,
 }
 
-/// How a message leads to another one.
+/// How a message causes another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CauseKind {
-    /// The new one tells of an attempt of it.
+    /// The new message is the callback of an attempt.
     Callback,
-    /// The new one tells that it has failed.
+    /// The new message is the failure callback.
     FailureCallback,
-    /// It was in the DLQ and was sent again.
+    /// The message was in the DLQ and was published again.
     DlqRetry,
 }
 
@@ -156,12 +156,12 @@ impl CauseKind {
     }
 }
 
-/// A flow-control key and the limits that a message brings for it; see [`crate::flow`].
+/// A flow-control key, and the limits that a message sets for it; see [`crate::flow`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowSpec {
     /// The key.
     pub key: String,
-    /// Most deliveries under way at once.
+    /// Most deliveries in flight at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<u32>,
     /// Most deliveries started within a period.
@@ -171,35 +171,35 @@ pub struct FlowSpec {
     pub period_ms: u64,
 }
 
-/// A message that is made when an attempt or the whole message has ended: what the publisher chose for it.
+/// A callback after an attempt or after the end of the message, as the publisher configured it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackSpec {
-    /// Where it goes.
+    /// Its destination.
     pub url: String,
     /// Upper-case HTTP method of its delivery.
     pub method: String,
     /// Headers to send, names in canonical form, one entry per received line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// How many attempts may follow its first; `None` means as many as the message has.
+    /// Number of retries after its first attempt; `None` means that of the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
     /// Its retry-delay expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<String>,
-    /// How long one of its attempts may take.
+    /// Timeout of one of its attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How long after the outcome its first attempt is due.
+    /// Delay of its first attempt after the outcome.
     #[serde(default, skip_serializing_if = "is_zero_u64")]
     pub delay_ms: u64,
     /// Its own labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// What API answers must hide of it.
+    /// Fields of it that API responses must hide.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
-    /// The flow-control key that it is delivered under.
+    /// Its flow-control key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
 }
@@ -212,53 +212,54 @@ fn is_zero_u64(number: &u64) -> bool {
     *number == 0
 }
 
-/// What is next for a message that has not ended: the narrow row that a retry rewrites.
+/// The next step of a message that has not ended: the narrow row that a retry rewrites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Live {
-    /// Which message.
+    /// The message.
     pub id: MessageId,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Hash of tenant and destination origin; messages with one share its concurrency cap.
+    /// Hash of tenant and destination origin. Messages with the same hash share its concurrency cap.
     pub origin: Origin,
-    /// Size of the body, for the bound on bytes in flight.
+    /// Size of the body, for the limit on bytes in flight.
     pub body_bytes: u32,
     /// When the next attempt is due.
     pub due: Timestamp,
     /// Retries done so far; 0 before and during the first attempt.
     pub retried: u32,
-    /// A cancel was recorded while an attempt was under way.
+    /// Whether a cancel was recorded while an attempt was in flight.
     pub cancel_requested: bool,
     /// Its place in a queue, if it is in one.
     pub place: Option<Place>,
     /// Its flow-control key, if it has one.
     pub flow: Option<FlowKey>,
-    /// It belongs to a run of a workflow: what becomes of it is told there, not in the logs and not in the DLQ.
+    /// Whether it belongs to a workflow run. Its outcome is then recorded in the run, not in the logs and not in the
+    /// DLQ.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_step: bool,
 }
 
-/// A place in a queue. A message and the callbacks it causes share one turn, and thereby one slot.
+/// A place in a queue. A message and its callbacks share one turn, and therefore one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Which queue.
+    /// The queue.
     pub queue: QueueKey,
-    /// Whose turn it is.
+    /// The turn.
     pub turn: Turn,
 }
 
 /// The order within a queue: by the time of joining it, then by creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Turn {
-    /// When the message joins the queue: at the time of its [`Seq`], which a clock that goes back does not
-    /// change; or later, when its delay is over.
+    /// When the message joins the queue: at the time of its [`Seq`], which a clock that goes back does not change, or
+    /// later, after its delay.
     pub at: Timestamp,
-    /// Which message; for a callback the one that caused it.
+    /// The message; for a callback, the message that caused it.
     pub seq: Seq,
 }
 
 impl Turn {
-    /// The turn of a new message. One that is delayed joins later than its position says, by whatever clock.
+    /// The turn of a new message. A delayed message joins later than its position, by whatever clock.
     pub fn new(seq: Seq, created_at: Timestamp, not_before: Timestamp) -> Turn {
         let at = if not_before > created_at { not_before.max(seq.time().plus_millis(1)) } else { seq.time() };
         Turn { at, seq }
@@ -266,8 +267,8 @@ impl Turn {
 }
 
 impl Live {
-    /// Due by the clock; or, in a queue, due since its creation, which a clock that has gone back since may show
-    /// as a time to come.
+    /// Whether it is due by the clock, or, in a queue, due since its creation. If the clock went back since then, that
+    /// may seem to be in the future.
     pub fn is_due(&self, now: Timestamp) -> bool {
         let joined_at_once = |place: Place| place.turn.seq == self.id.seq && place.turn.at == self.id.seq.time();
         self.due <= now || (self.retried == 0 && self.place.is_some_and(joined_at_once))
@@ -284,7 +285,7 @@ impl Live {
 pub struct DueKey {
     /// When the next attempt is due.
     pub due: Timestamp,
-    /// Which message.
+    /// The message.
     pub seq: Seq,
 }
 
@@ -304,7 +305,7 @@ impl Origin {
         Origin(hash(tenant, origin))
     }
 
-    /// The same, of the server that a URL leads to.
+    /// The hash for the server of a URL.
     pub fn of_url(tenant: TenantId, url: &str) -> Origin {
         Origin::of(tenant, &destination::origin(url).unwrap_or_default())
     }
@@ -341,6 +342,6 @@ fn hash(tenant: TenantId, text: &str) -> u64 {
     u64::from_be_bytes(first)
 }
 
-/// A duplicate key: hash of what makes two publishes the same one, within a tenant.
+/// A duplicate key: the hash of the id or content, within a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupKey(pub [u8; 32]);

@@ -1,66 +1,66 @@
-//! What one attempt brought. A failed delivery is data, never an `Err`.
+//! The outcome of an attempt. A failed delivery is data, never an `Err`.
 
 use crate::event::{Phases, Response};
 use posthaste_wire::header::NON_RETRYABLE_ERROR;
 
-/// What one attempt brought: the receiver's answer, or why there was none.
+/// The outcome of an attempt: the receiver's response, or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The answer, or why there was none.
+    /// The response, or the error.
     pub result: Result<Response, AttemptError>,
-    /// How long the attempt took.
+    /// Duration of the attempt.
     pub duration_ms: u64,
-    /// What that time was spent on; `None` when there is nothing to tell.
+    /// Its time by phase; `None` if nothing is known.
     pub phases: Option<Box<Phases>>,
 }
 
 impl Outcome {
-    /// The same, with no more of the response than its status.
+    /// The same outcome with only the status of the response.
     pub fn without_response(self) -> Outcome {
         Outcome { result: self.result.map(|response| response.status_alone()), ..self }
     }
 }
 
-/// Why an attempt brought no answer.
+/// Why an attempt brought no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptError {
-    /// What kind of trouble, for metrics and filters.
+    /// The kind of error, for metrics and filters.
     pub class: ErrorClass,
-    /// What happened, for people.
+    /// The error for people.
     pub message: String,
 }
 
-/// Kinds of trouble on the way to a receiver.
+/// Kinds of errors on the way to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorClass {
     /// The name did not resolve.
     Dns,
     /// The egress policy refuses the destination.
     Blocked,
-    /// No connection could be made.
+    /// No connection could be established.
     Connect,
-    /// No trusted, encrypted connection could be made.
+    /// No trusted, encrypted connection could be established.
     Tls,
-    /// The attempt took longer than it may.
+    /// The attempt exceeded its timeout.
     Timeout,
-    /// The answer was not HTTP, or broke a limit.
+    /// The response was not valid HTTP, or exceeded a limit.
     Protocol,
-    /// The connection ended before the answer.
+    /// The connection ended before the response.
     Closed,
 }
 
-/// How an answer counts.
+/// How a response counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// 2xx: the message is delivered.
     Success,
-    /// Anything else: another attempt may help.
+    /// Anything else: a retry may succeed.
     Failure,
     /// 489 with `Upstash-NonRetryable-Error: true`: no further attempt.
     Refused,
 }
 
-/// The status that, together with its header, forbids further attempts.
+/// The status that, together with its header, forbids retries.
 const NON_RETRYABLE_STATUS: u16 = 489;
 
 impl Outcome {
@@ -74,7 +74,7 @@ impl Outcome {
     }
 }
 
-/// Every line of the header says true; a contradiction keeps the retries going.
+/// Whether every value of the header is true. With a contradiction, retries continue.
 fn says_non_retryable(response: &Response) -> bool {
     let mut lines = response
         .headers

@@ -1,77 +1,77 @@
-//! Bugs that can be planted on purpose, to prove that the simulation finds them.
+//! Bugs that can be planted, to prove that the simulation finds them.
 //!
 //! Without the feature `planted-bugs` nothing can be planted and every check compiles to `false`.
 
-/// A bug of the engine, by what it does wrong.
+/// A bug of the engine, named by its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A queue gives a free slot to the last that waits.
+    /// A queue gives a free slot to the last waiting message.
     QueueTakesTheLast,
-    /// A slot is free although callbacks of its message have not ended.
+    /// A slot is freed before the callbacks of its message have ended.
     SlotFreedBeforeCallbacks,
-    /// A paused queue goes on.
+    /// A paused queue continues.
     PausedQueueStarts,
-    /// A rate lets one more start.
+    /// A rate allows one start too many.
     RateOneTooMany,
-    /// After a restart the starts of a short period are forgotten.
+    /// After a restart, the starts of a short period are forgotten.
     RateForgottenAtRestart,
-    /// After a restart starts count from when they were decided, not from when they happened.
+    /// After a restart, starts count from their decision instead of from when they happened.
     RateCountsFromDecision,
-    /// Nobody looks again when a rate allows more.
+    /// Nothing is checked again when a rate allows more.
     RateNotWoken,
-    /// A key lets one more be under way.
+    /// A key allows one delivery too many in flight.
     ParallelismOneTooMany,
-    /// A lane does not remember that it spilled.
+    /// A lane forgets that it spilled messages.
     SpillForgotten,
-    /// What was read of a spilled lane is taken for all of it.
+    /// The first rows of a spilled lane are taken for all of them.
     RefillForgetsRest,
-    /// A timer that is forgotten for lack of room is not asked for again.
+    /// A timer that was evicted for lack of room is not loaded again.
     EvictionForgotten,
-    /// A retry begins to count anew.
+    /// A retry resets the retry count.
     RetryCountReset,
-    /// A message that was cancelled while under way is retried all the same.
+    /// A message that was cancelled during an attempt is retried.
     CancelForgottenOnRetry,
     /// A cancel that was recorded before a crash is forgotten after it.
     CancelForgottenAtRestart,
-    /// A receiver that forbids further attempts is not heard.
+    /// A response that forbids retries is ignored.
     RefusalIgnored,
     /// Duplicate keys are not stored.
     DedupNotRemembered,
-    /// Duplicates within one batch are not seen.
+    /// Duplicates within one batch are not detected.
     DedupBlindInBatch,
-    /// A failure callback is not made.
+    /// A failure callback is not created.
     FailureCallbackLost,
-    /// A dead letter that is published again stays.
+    /// A dead letter that is published again is not removed.
     ReplayKeepsDeadLetter,
     /// A schedule that has fired keeps its next time.
     ScheduleNotAdvanced,
     /// A schedule catches up with every time it missed.
     ScheduleCatchesUpWithAll,
-    /// What was due once is not asked for after the clock went back.
+    /// Messages that were due once are not loaded after the clock went back.
     ClockBackStrandsSpilled,
     /// A delayed message of a queue joins it too early.
     DelayedJoinsEarly,
-    /// A cap per destination lets one more be under way.
+    /// A destination's cap allows one attempt too many in flight.
     OriginOneTooMany,
-    /// A cancelled message that waits is not taken out of its queue.
+    /// A cancelled waiting message keeps its turn in the queue.
     CancelLeavesTurn,
-    /// Nobody looks at those who wait behind a delayed head of a queue when that is cancelled.
+    /// Messages after a delayed head of a queue are not checked when the head is cancelled.
     CancelledHeadStrands,
-    /// A run that ends leaves its deliveries behind.
+    /// A run that ends leaves its deliveries.
     RunEndLeavesDeliveries,
-    /// A step that is published again is appended again.
+    /// A step that is published again is appended twice.
     StepAppendedTwice,
-    /// After a crash a step is executed again whose result is there.
+    /// After a crash, a step that has a result is executed again.
     DoneStepSentAgain,
-    /// An event does not end the wait that it came for.
+    /// An event does not end its wait.
     WaitEndsTwice,
-    /// Nobody hears of the end of a run that he invoked.
+    /// The run that invoked another one is not notified of its end.
     InvokerNotTold,
-    /// A call that fails has no result.
+    /// A failed call has no result.
     FailedCallNotTold,
-    /// A run that goes on where it failed forgets what was under way beside that.
+    /// A resumed run forgets its other branches in progress.
     ResumeForgetsBranches,
-    /// What a run needs no more stays in the store.
+    /// Notes that a run no longer needs stay in the store.
     NoteLeftBehind,
     /// A command reads rows of the store before earlier decisions about them are committed.
     TruthNotCommitted,
@@ -123,7 +123,7 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug in everything that this thread decides, in the place of the one before.
+/// Plants a bug in all decisions of this thread, replacing the previous one.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);

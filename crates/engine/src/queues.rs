@@ -1,12 +1,11 @@
-//! Whose turn it is in every FIFO queue.
+//! Turns in every FIFO queue.
 //!
-//! A queue has as many slots as its parallelism says. A message takes a slot when its turn comes and keeps
-//! it over all its retries; the callbacks it causes share its slot, which is free again when the last of
-//! them has ended. Messages in a slot are always in RAM; of those that wait, the first few are, and the rest
-//! stays in the store.
+//! A queue has as many slots as its parallelism. A message takes a slot when its turn comes and keeps it over all its
+//! retries. Its callbacks share the slot, which is freed when the last of them has ended. Messages in a slot are always
+//! in RAM. Of the waiting messages only the first few are in RAM, and the others stay in the store.
 //!
-//! A pause and the parallelism hold back messages, never callbacks. After a restart all callbacks are loaded first and sent
-//! at once, *early*: before the slots are filled again in the order of turns.
+//! A pause or the parallelism holds back messages, never callbacks. After a restart all callbacks are loaded first and
+//! sent immediately, *early*: before the slots are filled again in the order of turns.
 
 use crate::lanes::Settings;
 use crate::load_queue::{LoadQueue, Want};
@@ -20,7 +19,7 @@ use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
-/// A queue, with its tenant, so that a collision of hashes does not mix tenants up.
+/// A queue with its tenant, so that a hash collision does not mix up tenants.
 pub(crate) type QueueId = (TenantId, QueueKey);
 
 /// The order of the rows of a queue in the store.
@@ -36,35 +35,35 @@ const FULL_SLOTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Queues {
     settings: Settings,
-    /// Those of a tenant lie together.
+    /// Queues of the same tenant are adjacent.
     queues: BTreeMap<QueueId, Line>,
     per_tenant: HashMap<TenantId, usize>,
-    /// Queues with room for what they have in the store.
+    /// Queues with room for their messages in the store.
     load_queue: LoadQueue<QueueId>,
-    /// When the first message that is still delayed joins its queue.
+    /// When the first delayed message joins its queue.
     joins: BTreeSet<(Timestamp, QueueId)>,
 }
 
 #[derive(Debug)]
 struct Line {
     queue: Queue,
-    /// Who is in a slot: a message, and the callbacks it caused.
+    /// The messages in slots, each with its callbacks.
     slots: BTreeMap<Turn, Vec<Seq>>,
-    /// Who is next, in RAM.
+    /// The next messages, in RAM.
     waiting: BTreeSet<RowKey>,
-    /// Callbacks that are sent although their turn has no slot since the restart. Those that the line has reached are in
-    /// `waiting` too, so that the next message waits for them.
+    /// Callbacks that are sent although their turn has had no slot since the restart. Those that the line has reached
+    /// are in `waiting` too, so that the next message waits for them.
     early: BTreeSet<RowKey>,
-    /// Rows behind this one may be in the store only.
+    /// Rows after this one may be only in the store.
     stored: Option<RowKey>,
-    /// Stands in `joins` with this time: what is behind `stored` is still delayed.
+    /// Its time in `joins`, if it is there: the rows after `stored` are still delayed.
     joins_at: Option<Timestamp>,
 }
 
-/// What becomes of a message that is in a queue.
+/// The place of a message in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
-    /// It shares a slot that is taken already.
+    /// It shares a slot that is already taken.
     Slot,
     /// It waits in RAM for its turn.
     Waiting,
@@ -83,7 +82,7 @@ impl Queues {
         }
     }
 
-    /// A queue from the store, after a restart: everything it has must be loaded.
+    /// Restores a queue from the store after a restart: all its messages must be loaded.
     pub(crate) fn restore(&mut self, queue: Queue) {
         let id = (queue.tenant, QueueKey::of(queue.tenant, &queue.name));
         let line = Line { stored: Some(FIRST_ROW), ..Line::new(queue) };
@@ -94,12 +93,12 @@ impl Queues {
         self.feed(id);
     }
 
-    /// How many queues a tenant has.
+    /// The number of queues of a tenant.
     pub(crate) fn count(&self, tenant: TenantId) -> usize {
         self.per_tenant.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// Adds what waits for its turn in the queues of a tenant; after `looks` at queues the rest is left out.
+    /// Adds the messages that wait for their turn in the queues of a tenant, for at most `looks` queues.
     pub(crate) fn add_waiting(&self, tenant: TenantId, looks: usize, waiting: &mut BacklogCounts) {
         for (looked, (_, line)) in of_tenant(&self.queues, tenant, QueueKey(0)).enumerate() {
             if looked == looks {
@@ -122,7 +121,7 @@ impl Queues {
         self.queues.get(&id).map(|line| &line.queue).filter(|queue| !queue.deleted)
     }
 
-    /// Makes a queue or changes it; says what must be stored.
+    /// Creates or changes a queue, and returns the row to store.
     pub(crate) fn put(&mut self, id: QueueId, name: &str, parallelism: u32, paused: bool, now: Timestamp) -> Queue {
         let created_at = self.get(id).map_or(now, |queue| queue.created_at);
         if self.get(id).is_none() {
@@ -138,11 +137,11 @@ impl Queues {
         queue
     }
 
-    /// A queue goes. What it still has comes to its end; then it is gone for good, see [`Queues::forget_if_over`].
+    /// Deletes a queue. Its remaining messages end first; then [`Queues::forget_if_over`] removes it.
     pub(crate) fn delete(&mut self, id: QueueId, now: Timestamp) -> Option<Queue> {
         let line = self.queues.get_mut(&id).filter(|line| !line.queue.deleted)?;
         line.queue = Queue { deleted: true, parallelism: 1, paused: false, updated_at: now, ..line.queue.clone() };
-        // What the store has is looked at once more: delayed messages may have been cancelled.
+        // The rows in the store are read again, because delayed messages may have been cancelled.
         line.stored = Some(FIRST_ROW);
         self.joins_no_more(id);
         if let Some(count) = self.per_tenant.get_mut(&id.0) {
@@ -152,7 +151,7 @@ impl Queues {
         self.queues.get(&id).map(|line| line.queue.clone())
     }
 
-    /// Forgets a deleted queue that has nothing left, and says its name.
+    /// Forgets a deleted queue that is empty, and returns its name.
     pub(crate) fn forget_if_over(&mut self, id: QueueId) -> Option<String> {
         let line = self.queues.get(&id)?;
         let is_empty = line.slots.is_empty() && line.waiting.is_empty() && line.early.is_empty();
@@ -164,7 +163,7 @@ impl Queues {
         self.queues.remove(&id).map(|line| line.queue.name)
     }
 
-    /// A callback that the store has after a restart is sent early, if its queue exists.
+    /// Sends a callback from the store early after a restart, if its queue exists.
     pub(crate) fn send_early(&mut self, live: &Live, place: Place) -> bool {
         let Some(line) = self.queues.get_mut(&(live.tenant, place.queue)) else { return false };
         line.early.insert((place.turn, live.id.seq))
@@ -178,7 +177,7 @@ impl Queues {
         })
     }
 
-    /// A message is now known. A full shard, and a paused queue, have room for one that waits.
+    /// Adds a message. A full shard, and a paused queue, have room for one waiting message.
     pub(crate) fn join(&mut self, live: &Live, place: Place, full: bool, now: Timestamp) -> Joined {
         let id = (live.tenant, place.queue);
         let Some(line) = self.queues.get_mut(&id) else { return Joined::Stored };
@@ -190,21 +189,21 @@ impl Queues {
             return Joined::Slot;
         }
         if line.stored.is_some_and(|stored| stored < key) {
-            // What is before it brings it along.
+            // A load of the earlier messages includes it.
             return Joined::Stored;
         }
         let is_early = planted::has(Bug::DelayedJoinsEarly);
         let is_callback = place.turn.seq != live.id.seq;
         let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0 || is_callback || is_early;
         let room = if full || line.queue.paused { 1 } else { self.settings.queue_held_max };
-        // Who shares a turn waits together with the others, so that they take their slot together.
+        // Messages that share a turn wait together, so that they take their slot together.
         if has_joined && (line.waiting.len() < room || line.has_some_of(place.turn)) {
             line.waiting.insert(key);
             self.feed(id);
             return Joined::Waiting;
         }
         line.stored = Some(before(key));
-        // What was waited for so far is behind it, and comes along.
+        // Earlier awaited messages come after it, and are loaded with it.
         self.joins_no_more(id);
         if !has_joined {
             self.joins_at(id, place.turn.at.min(live.due));
@@ -213,7 +212,7 @@ impl Queues {
         Joined::Stored
     }
 
-    /// Gives a free slot to whoever is next: a message, its callbacks if it had some before a restart, or both.
+    /// Gives a free slot to the next message, to its callbacks if it had some before a restart, or to both.
     pub(crate) fn appoint(&mut self, id: QueueId) -> Vec<Seq> {
         let Some(line) = self.queues.get_mut(&id) else { return Vec::new() };
         let first = if planted::has(Bug::QueueTakesTheLast) { line.waiting.last() } else { line.waiting.first() };
@@ -234,7 +233,8 @@ impl Queues {
         members
     }
 
-    /// A message has ended, or is no longer wanted. True: others that are held back may go on.
+    /// Removes a message that has ended or is no longer wanted. Returns true if others that were held back may
+    /// continue.
     pub(crate) fn leave(&mut self, live: &Live, place: Place) -> bool {
         let Some(line) = self.queues.get_mut(&(live.tenant, place.queue)) else { return false };
         line.early.remove(&(place.turn, live.id.seq));
@@ -243,7 +243,7 @@ impl Queues {
             return false;
         }
         let Some(members) = line.slots.get_mut(&place.turn) else {
-            // It may be the one that others behind it waited for: they are looked at anew.
+            // Later messages may have waited for it, so they are checked again.
             if !planted::has(Bug::CancelledHeadStrands) {
                 self.joins_no_more((live.tenant, place.queue));
                 self.feed((live.tenant, place.queue));
@@ -260,8 +260,8 @@ impl Queues {
         goes_on
     }
 
-    /// Whether a message that has its turn must wait all the same: its queue is paused, or has fewer slots than
-    /// when it took its own. Callbacks go on.
+    /// Whether a message that has its turn must still wait, because its queue is paused or has fewer slots than before.
+    /// Callbacks continue.
     pub(crate) fn holds_back(&self, live: &Live) -> bool {
         let Some(place) = live.place.filter(|place| place.turn.seq == live.id.seq) else { return false };
         let Some(line) = self.queues.get(&(live.tenant, place.queue)) else { return false };
@@ -270,7 +270,7 @@ impl Queues {
         paused || (line.slots.len() > slots && line.slots.range(..place.turn).count() >= slots)
     }
 
-    /// Where a message stands; `None` if there is no such queue.
+    /// The position of a message; `None` if the queue does not exist.
     pub(crate) fn standing(&self, live: &Live, place: Place) -> Option<InQueue> {
         let line = self.queues.get(&(live.tenant, place.queue))?;
         let key = (place.turn, live.id.seq);
@@ -285,19 +285,19 @@ impl Queues {
         Some(InQueue { name, paused, changed_at, parallelism, taken: line.slots.len(), position })
     }
 
-    /// Whether what a queue has in the store is left there until a full shard has room.
+    /// Whether the queue's messages stay in the store until a full shard has room.
     pub(crate) fn waits_for_room(&self, id: QueueId) -> bool {
         let Some(line) = self.queues.get(&id) else { return false };
         let has_free_slot = !line.queue.paused && line.slots.len() < line.queue.parallelism as usize;
         has_free_slot && line.stored.is_some() && line.joins_at.is_none()
     }
 
-    /// Everybody who is in a slot.
+    /// All messages in slots.
     pub(crate) fn members(&self, id: QueueId) -> Vec<Seq> {
         self.queues.get(&id).map(|line| line.slots.values().flatten().copied().collect()).unwrap_or_default()
     }
 
-    /// Time has passed: delayed messages join their queues.
+    /// Lets delayed messages join their queues, because time has passed.
     pub(crate) fn wake(&mut self, now: Timestamp) {
         while let Some((_, id)) = self.joins.first().copied().filter(|(time, _)| *time <= now) {
             self.joins_no_more(id);
@@ -310,24 +310,24 @@ impl Queues {
         self.joins.first().map(|(time, _)| *time)
     }
 
-    /// A queue with room for what it has in the store, and the row behind which that begins. In a full shard
-    /// only a queue that has nobody waiting in RAM.
+    /// A queue with room for its messages in the store, and the row after which they begin. In a full shard, only a
+    /// queue without waiting messages in RAM.
     pub(crate) fn wants_load(&self, full: bool) -> Option<(QueueId, RowKey)> {
         let id = self.load_queue.first(full)?;
         Some((id, self.queues.get(&id)?.stored?))
     }
 
-    /// What the queue has in the store has been read and is about to join.
+    /// Call it when the queue's rows were read and are about to join.
     pub(crate) fn begin_load(&mut self, id: QueueId) {
         self.joins_no_more(id);
         if let Some(line) = self.queues.get_mut(&id) {
             line.stored = None;
         }
-        // Whoever is served stands behind those who wait.
+        // A queue that was served goes to the end of the line.
         self.load_queue.set(id, Want::Nothing);
     }
 
-    /// What was read has joined; behind `rest` the store may have more.
+    /// Call it when the rows have joined. After `rest` the store may have more.
     pub(crate) fn end_load(&mut self, id: QueueId, rest: Option<RowKey>) {
         if let (Some(rest), Some(line)) = (rest, self.queues.get_mut(&id)) {
             line.stored = Some(line.stored.map_or(rest, |stored| stored.min(rest)));
@@ -348,7 +348,7 @@ impl Queues {
         }
     }
 
-    /// Says whether a queue wants what it has in the store.
+    /// Updates whether a queue wants its rows from the store.
     fn feed(&mut self, id: QueueId) {
         let slots_when_full = (self.settings.held_max / self.queues.len().max(1)).clamp(1, FULL_SLOTS_MAX);
         let Some(line) = self.queues.get(&id) else { return };
@@ -374,13 +374,13 @@ impl Line {
         Line { queue, slots, waiting, early, stored: None, joins_at: None }
     }
 
-    /// Whether some of those who share a turn are in RAM.
+    /// Whether some of the messages that share a turn are in RAM.
     fn has_some_of(&self, turn: Turn) -> bool {
         self.slots.contains_key(&turn) || self.waiting.range(rows_of(turn)).next().is_some()
     }
 }
 
-/// Where those are who share a turn.
+/// The rows of the messages that share a turn.
 fn rows_of(turn: Turn) -> RangeInclusive<RowKey> {
     (turn, Seq::MIN)..=(turn, Seq::MAX)
 }

@@ -1,4 +1,4 @@
-//! After a failed attempt: again, and when, or never.
+//! The next step after an attempt: done, a retry at some time, or the DLQ.
 
 use crate::limits::{
     FULL_RETRY_MS_MIN, RETRY_AFTER_MS_MIN, RETRY_BYTES_PER_SECOND, RETRY_DELAY_MS_MAX, RETRY_FLOOR_BYTES_MIN,
@@ -11,7 +11,7 @@ use posthaste_wire::retry_after::{retry_after_ms, step_retry_after_ms};
 use posthaste_wire::retry_delay::RetryDelay;
 use posthaste_wire::time::Timestamp;
 
-/// What becomes of a message after an attempt.
+/// The next step of a message after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Delivered: nothing more to do.
@@ -22,14 +22,13 @@ pub enum Next {
     DeadLetter,
 }
 
-/// The default wait is stretched by up to this share, so that messages that failed together do not
-/// come back together.
+/// The default wait is extended by up to this share, so that messages that failed together are not retried together.
 pub const JITTER_SHARE: f64 = 0.05;
 
-/// What becomes of a message after the attempt that followed `retried` retries.
+/// The next step of a message after the attempt that followed `retried` retries.
 ///
-/// `random` spreads the default back-off; any number will do. A receiver that names a time is
-/// believed first, but for a pause that it must take, then the publisher's expression, then the default.
+/// `random` spreads the default back-off; any number is valid. A time from the receiver takes precedence, within a
+/// minimum pause, then the publisher's expression, then the default.
 pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp, random: u64) -> Next {
     match outcome.verdict() {
         Verdict::Success => Next::Done,
@@ -42,7 +41,7 @@ pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
 }
 
 impl Next {
-    /// The same, but not before the least wait for the size of the body, and for storage that is full, is over.
+    /// The same step, but not before the minimum wait for the size of the body and for full storage is over.
     pub fn with_floor(self, body_bytes: usize, storage: Storage, now: Timestamp) -> Next {
         let of_storage = if storage == Storage::Full { FULL_RETRY_MS_MIN } else { 0 };
         match self {
@@ -52,7 +51,7 @@ impl Next {
     }
 }
 
-/// The least wait before a body of this size is sent again.
+/// The minimum wait before a body of this size is sent again.
 fn floor_ms(body_bytes: usize) -> u64 {
     if body_bytes < RETRY_FLOOR_BYTES_MIN { 0 } else { body_bytes as u64 * 1_000 / RETRY_BYTES_PER_SECOND as u64 }
 }
@@ -78,8 +77,8 @@ fn delay_ms(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
     }
 }
 
-/// The wait before each retry of a message whose receiver names no time: by its expression, or else the default
-/// before it is stretched.
+/// The wait before each retry of a message whose receiver sets no time: by its expression, or else the default before
+/// jitter.
 pub fn planned_delays_ms(expression: Option<&RetryDelay>, retries: u32) -> impl Iterator<Item = u64> {
     let by_expression = move |retried| expression.and_then(|expression| expression_delay_ms(expression, retried));
     (0..retries).map(move |retried| by_expression(retried).unwrap_or_else(|| default_backoff_ms(retried)))

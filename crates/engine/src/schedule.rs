@@ -1,12 +1,11 @@
-//! A schedule: publishes the same message again and again, at the times of a cron expression.
+//! A schedule publishes the same message repeatedly, at the times of a cron expression.
 //!
-//! A (schedule, fire time) makes at most one message, over restarts and clock jumps: the time of the next
-//! one is stored in the transaction that stores the message, and only ever moves ahead. Of times that were
-//! missed, because nobody ran or the clock jumped, the latest one is caught up with and the others are left
-//! out. `@every` counts from the Unix epoch, not from the creation of the schedule, so that a restart or a
-//! replaced schedule keeps its rhythm.
+//! A (schedule, fire time) creates at most one message, across restarts and clock jumps: the next time is stored in the
+//! transaction that stores the message, and only moves forward. If times were missed, because the server was down or
+//! the clock jumped, the schedule catches up with the latest one and skips the others. `@every` counts from the Unix
+//! epoch, not from the creation of the schedule, so that a restarted or replaced schedule keeps its rhythm.
 //!
-//! [`Schedule::tick`] decides; [`Schedules`] knows in RAM when that is needed, and of nothing else.
+//! [`Schedule::tick`] decides. [`Schedules`] keeps only the wake-up times in RAM.
 
 use crate::message::MessageSpec;
 use crate::planted::{self, Bug};
@@ -18,34 +17,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// What was asked for, and how far it has come.
+/// A schedule and its progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
     /// Its id, unique within the tenant.
     pub id: String,
-    /// What was asked for; immutable. [`Schedule::cron_text`] is the expression that counts.
+    /// The settings; immutable. [`Schedule::cron_text`] is the current expression.
     pub plan: SchedulePlan,
     /// The exact bytes to send.
     pub body: Bytes,
-    /// How far it has come.
+    /// The progress.
     pub state: ScheduleState,
 }
 
-/// What was asked for. Stored as JSON; new fields need `#[serde(default)]`.
+/// The settings of a schedule. Stored as JSON; new fields need `#[serde(default)]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulePlan {
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// The cron expression, trimmed; it was checked. A later one is in the state, so that a change does not write the body again.
+    /// The cron expression, trimmed and checked. A later expression is in the state, so that a change does not write
+    /// the body again.
     pub cron: String,
     /// A URL, or the name of a URL group.
     pub destination: ScheduleTarget,
     /// How long after its fire time a message is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// Everything else that its messages have in common; `url` is that of the destination, or empty.
+    /// All other settings of its messages; `url` is that of the destination, or empty.
     pub spec: MessageSpec,
 }
 
@@ -55,59 +55,59 @@ pub struct SchedulePlan {
 pub enum ScheduleTarget {
     /// One URL.
     Url(String),
-    /// Each endpoint that the group has when the schedule fires.
+    /// Each endpoint of the group at the fire time.
     Group(String),
 }
 
-/// How far a schedule has come. Stored as JSON; new fields need `#[serde(default)]`.
+/// The progress of a schedule. Stored as JSON; new fields need `#[serde(default)]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleState {
-    /// It does not fire; times go by.
+    /// Whether it is paused; its times pass without firing.
     #[serde(default)]
     pub paused: bool,
-    /// When it fires next; `None` when it never does.
+    /// The next fire time; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
-    /// Which time it last fired for.
+    /// The last fire time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Timestamp>,
-    /// The messages it made then.
+    /// The messages of the last firing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_messages: Vec<MessageId>,
-    /// Why the last firing made no message.
+    /// Why the last firing created no message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Until it fires: a schedule that it has replaced fired for this time, so nothing up to it is fired again.
+    /// Set until it fires: the schedule that it replaced fired for this time, so it does not fire again up to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Timestamp>,
-    /// The expression that has replaced the plan's; it was checked.
+    /// The expression that replaced the plan's; it was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
 }
 
-/// What the clock asks of a schedule.
+/// What a schedule must do at the current time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tick {
     /// Nothing: it is paused, or its time has not come.
     Wait,
     /// It fires.
     Fire {
-        /// The time that it fires for: the latest that has come.
+        /// The fire time: the latest that has come.
         at: Timestamp,
-        /// What becomes of it, once the messages that it makes are filled in.
+        /// Its new state, to which the created messages must be added.
         state: ScheduleState,
     },
-    /// Its expression was accepted once and cannot be read any more: it never fires again.
+    /// Its expression was accepted once but is no longer valid, so it never fires again.
     Broken(ScheduleState),
 }
 
 impl Schedule {
-    /// What the clock asks of it.
+    /// What it must do at this time.
     pub fn tick(&self, now: Timestamp) -> Tick {
         let Some(next) = self.state.next.filter(|next| *next <= now && !self.state.paused) else { return Tick::Wait };
         match self.cron() {
             Ok(cron) => {
-                // What was due by the rules of a time zone that have changed since is due all the same.
+                // A time that was due by old time zone rules is still due.
                 let at = cron.latest_between(next.minus_millis(1), now).unwrap_or(next);
                 let at = if planted::has(Bug::ScheduleCatchesUpWithAll) { next } else { at };
                 let after = match () {
@@ -126,30 +126,30 @@ impl Schedule {
         }
     }
 
-    /// What becomes of it when it is paused or resumed; `None` if it is so already. What it missed while it was
-    /// paused is not caught up with.
+    /// Its state after a pause or a resume; `None` if it does not change. Times that were missed during a pause are not
+    /// caught up with.
     pub fn switched(&self, paused: bool, now: Timestamp) -> Option<ScheduleState> {
         let state = ScheduleState { paused, next: self.next_behind(now), ..self.state.clone() };
         (paused != self.state.paused).then_some(state)
     }
 
-    /// What becomes of it when it gets another expression. All else stays, and what has fired does not fire again.
+    /// Its state with another expression. All else stays, and times that have fired do not fire again.
     pub fn rescheduled(&self, cron: &Cron, now: Timestamp) -> ScheduleState {
         let ScheduleState { next, floor, .. } = ScheduleState::begin(cron, Some(&self.state), now);
         ScheduleState { next, floor, error: None, cron: Some(cron.text().to_owned()), ..self.state.clone() }
     }
 
-    /// Its cron expression as it is now.
+    /// Its current cron expression.
     pub fn cron_text(&self) -> &str {
         self.state.cron.as_deref().unwrap_or(&self.plan.cron)
     }
 
-    /// When it would fire next, as people are told. The times of a paused one go by.
+    /// The next fire time for display. The times of a paused schedule pass.
     pub fn next_shown(&self, now: Timestamp) -> Option<Timestamp> {
         if self.state.paused { self.next_behind(now) } else { self.state.next }
     }
 
-    /// The stored next time, or if that has gone by the first one that has not.
+    /// The stored next time or, if it has passed, the first one that has not.
     fn next_behind(&self, now: Timestamp) -> Option<Timestamp> {
         let next = self.state.next?;
         if next > now { Some(next) } else { self.cron().map_or(Some(next), |cron| cron.next_after(now)) }
@@ -161,26 +161,26 @@ impl Schedule {
 }
 
 impl ScheduleState {
-    /// The state of a schedule that is made now, perhaps in the place of another one of its id.
+    /// The state of a schedule that is created now, possibly replacing another one with its id.
     pub fn begin(cron: &Cron, replaced: Option<&ScheduleState>, now: Timestamp) -> ScheduleState {
         let floor = replaced.and_then(|replaced| replaced.last.max(replaced.floor));
         let after = floor.map_or(now, |floor| floor.max(now));
         ScheduleState { next: cron.next_after(after), floor, ..ScheduleState::default() }
     }
 
-    /// When it must be looked at.
+    /// When it must be checked.
     fn wake(&self) -> Option<Timestamp> {
         self.next.filter(|_| !self.paused)
     }
 }
 
-/// When each schedule must be looked at. Tenants take turns, so that one with many holds up nobody.
+/// The wake-up times of schedules. Tenants take turns, so that a tenant with many schedules delays no other.
 #[derive(Debug, Default)]
 pub struct Schedules {
     tenants: HashMap<TenantId, Wakes>,
     /// The first wake of each tenant that has one.
     firsts: BTreeSet<(Timestamp, TenantId)>,
-    /// Since when, and until when, the schedules of a tenant are held.
+    /// The start and end of a hold on a tenant's schedules.
     held: HashMap<TenantId, (Timestamp, Timestamp)>,
 }
 
@@ -214,32 +214,32 @@ impl Wakes {
 }
 
 impl Schedules {
-    /// A schedule is made, or its state has changed.
+    /// Adds a schedule, or updates its state.
     pub fn put(&mut self, tenant: TenantId, id: &str, state: &ScheduleState) {
         self.change(tenant, |wakes| wakes.put(id.into(), state.wake()));
     }
 
-    /// A schedule is gone; says whether there was one.
+    /// Removes a schedule, and returns whether it existed.
     pub fn remove(&mut self, tenant: TenantId, id: &str) -> bool {
         self.change(tenant, |wakes| wakes.remove(id))
     }
 
-    /// Whether there is such a schedule.
+    /// Whether the schedule exists.
     pub fn contains(&self, tenant: TenantId, id: &str) -> bool {
         self.tenants.get(&tenant).is_some_and(|wakes| wakes.of.contains_key(id))
     }
 
-    /// How many schedules a tenant has.
+    /// The number of schedules of a tenant.
     pub fn count(&self, tenant: TenantId) -> usize {
         self.tenants.get(&tenant).map_or(0, |wakes| wakes.of.len())
     }
 
-    /// The schedules of a tenant that fire next, at most so many: when, and which. Paused ones do not.
+    /// The next schedules of a tenant, at most `max`, with their times. Paused ones are left out.
     pub fn next(&self, tenant: TenantId, max: usize) -> Vec<(Timestamp, Arc<str>)> {
         self.tenants.get(&tenant).map_or(Vec::new(), |wakes| wakes.order.iter().take(max).cloned().collect())
     }
 
-    /// Holds the schedules of a tenant until then. A clock that is set back ends it.
+    /// Holds the schedules of a tenant until then. A clock that is set back ends the hold.
     pub fn hold(&mut self, tenant: TenantId, now: Timestamp, until: Timestamp) {
         self.held.insert(tenant, (now, until));
     }
@@ -249,10 +249,10 @@ impl Schedules {
         held.map_or(Timestamp::default(), |(_, until)| *until)
     }
 
-    /// When [`Schedules::due`] will say something.
+    /// When [`Schedules::due`] will return something.
     pub fn next_wake(&self, now: Timestamp) -> Timestamp {
         let mut earliest = Timestamp::MAX;
-        // Tenants by their first wake: once it is too late, those after it are, too.
+        // Tenants are ordered by their first wake-up: once it is too late, all later ones are too.
         for (wake, tenant) in self.firsts.iter() {
             if *wake >= earliest {
                 break;
@@ -262,8 +262,8 @@ impl Schedules {
         earliest
     }
 
-    /// At most `max` schedules whose time has come, of each tenant the earliest, dealt out in turns. None of a tenant that is
-    /// held.
+    /// At most `max` schedules whose time has come, the earliest of each tenant, in turns. Tenants on hold are left
+    /// out.
     pub fn due(&self, now: Timestamp, max: usize) -> Vec<(TenantId, Arc<str>)> {
         let firsts = self.firsts.iter().take_while(|(wake, _)| *wake <= now);
         let tenants = firsts.map(|(_, tenant)| *tenant).filter(|tenant| self.held_until(*tenant, now) <= now);

@@ -1,12 +1,13 @@
 //! The state machine that owns all timing, order and limits of one shard.
 //!
-//! The driver calls one method per thing that happened, passing the time; the method appends to
-//! [`Output`] what the store must commit and what is to be done afterwards. **No effect may be carried
-//! out before the ops beside it are committed**; apart from that the driver decides nothing.
+//! The driver calls one method per event and passes the time. The method appends to [`Output`] what the store must
+//! commit and what must be done afterwards. **No effect may be carried out before the ops next to it are committed.**
+//! Apart from that, the driver makes no decisions.
 //!
-//! RAM holds what is due within [`HORIZON_MS`], what waits for a free slot and what is under way; the
-//! rest stays in the store and is asked for by [`Shard::wants_load`]. Two invariants make that safe:
-//! every live message up to `loaded` is held, or its lane is `spilled` at or before it; and holding
+//! RAM holds messages that are due within [`HORIZON_MS`], wait for a free slot, or are in flight. The others stay in
+//! the store and are requested with [`Shard::wants_load`]. Two invariants make that safe: every live message up to
+//! `loaded` is held, or its lane is `spilled` at or before it; and holding less is always allowed, because a load skips
+//! messages that are already held.
 //! less is always allowed, because a load skips what is held already.
 
 mod clock;
@@ -40,14 +41,14 @@ pub use steps::{Step, StepEnd};
 pub use waiting::BacklogCounts;
 pub(crate) use waiting::of_tenant;
 
-/// What a step wants: ops to commit as one transaction, then effects to carry out.
+/// The result of a step: ops to commit as one transaction, then effects to carry out.
 #[derive(Debug, Default)]
 pub struct Output {
     /// What the store must write, all or nothing.
     pub ops: Vec<Op>,
     /// What to do once the ops are committed.
     pub effects: Vec<Effect>,
-    /// Somebody waits for a promise: the ops must be on disk, not only written.
+    /// Whether a caller waits for a promise: the ops must be on disk, not only written.
     pub synced: bool,
 }
 
@@ -57,28 +58,28 @@ impl Output {
     }
 }
 
-/// Something to be done in the world.
+/// An action outside the shard.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Make one attempt and report it with [`Shard::ended`].
     Start {
-        /// Which message, and how often it was retried.
+        /// The message, and the number of its retries.
         live: Live,
-        /// The message, when it has just been published; otherwise the store has it.
+        /// The message, if it was just published; otherwise the store has it.
         message: Option<Arc<Message>>,
     },
 }
 
-/// A publish, with what the store knows about its key.
+/// A publish, with the store's data about its key.
 #[derive(Debug)]
 pub struct Publish {
-    /// The message, with its id already made.
+    /// The message, with its id.
     pub message: Arc<Message>,
-    /// Where it goes, as a hash.
+    /// Its destination, as a hash.
     pub origin: Origin,
-    /// Its duplicate key, and the message that the store already has for it.
+    /// Its duplicate key, and the message that the store has for it.
     pub dedup: Option<(DedupKey, Option<MessageId>)>,
-    /// The dead letter that this message replaces, known to exist. It stays if this is a duplicate.
+    /// The dead letter that this message replaces, which exists. It stays if this is a duplicate.
     pub replaces: Option<DlqId>,
 }
 
@@ -87,39 +88,39 @@ pub struct Publish {
 pub enum Storage {
     #[default]
     Free,
-    /// The tenant has stored all that it may, or the disk is nearly full. Outcomes are stored without the response and the
-    /// message that they are about, and retries wait longer.
+    /// The tenant's storage quota is used up, or the disk is nearly full. Outcomes are stored without the response and
+    /// without the source message, and retries wait longer.
     Full,
 }
 
-/// What the world gives to the end of an attempt: chance, and ids for the callbacks it may cause.
+/// Inputs for the end of an attempt: a random number, and ids for the callbacks that it may cause.
 #[derive(Clone, Copy, Debug)]
 pub struct Chance {
     /// Spreads the default back-off.
     pub random: u64,
     /// For the callback.
     pub callback: MessageId,
-    /// For the failure callback; made after the other.
+    /// For the failure callback; created after the other.
     pub failure_callback: MessageId,
     /// Whether there is room for the response.
     pub storage: Storage,
 }
 
-/// How an attempt has ended for its message.
+/// The end of an attempt for its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptEnd {
     /// Retries before this attempt.
     pub retried: u32,
-    /// What becomes of the message; `None` if it was cancelled meanwhile.
+    /// The next step of the message; `None` if it was cancelled in the meantime.
     pub next: Option<Next>,
 }
 
-/// What a publish came to.
+/// The result of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The new message, or the one it duplicates.
     pub id: MessageId,
-    /// Nothing was stored: a message with the same key exists.
+    /// Whether nothing was stored, because a message with the same key exists.
     pub deduplicated: bool,
 }
 
@@ -136,7 +137,7 @@ enum Stage {
     Timed,
     /// Due, waiting for a free slot: in its lane.
     Ready,
-    /// An attempt is under way. The number is what its flow-control key counts it under.
+    /// An attempt is in flight. The number is the generation of its flow-control key.
     InFlight(u32),
     /// Waiting for its turn in a queue.
     Queued,
@@ -144,13 +145,13 @@ enum Stage {
     Paused,
 }
 
-/// See the module's text.
+/// The state machine; see the module's documentation.
 #[derive(Debug)]
 pub struct Shard {
     settings: Settings,
     held: HashMap<Seq, Held>,
     timers: BTreeSet<DueKey>,
-    /// Timers of messages that have their turn in a queue: those are never left to the store.
+    /// Timers of messages that have their turn in a queue. They are never left to the store.
     queue_timers: BTreeSet<DueKey>,
     queues: Queues,
     lanes: Lanes,
@@ -162,17 +163,17 @@ pub struct Shard {
     /// Keys of publishes that are decided but not yet committed.
     fresh_keys: HashMap<(TenantId, DedupKey), MessageId>,
     draining: bool,
-    /// The last load was for a queue.
+    /// Whether the last load was for a queue.
     queue_was_loaded: bool,
-    /// Callbacks of queues behind this position may be in the store only. They are loaded first.
+    /// Callbacks of queues after this position may be only in the store. They are loaded first.
     callbacks_after: Option<Seq>,
 }
 
-/// How long a full shard waits before it asks for more of the window.
+/// How long a full shard waits before it requests more of the window.
 const FULL_PAUSE_MS: u64 = 1_000;
 
 impl Shard {
-    /// A shard that holds nothing yet: everything live is in the store and will be asked for.
+    /// A shard that holds nothing yet. All live messages are in the store and will be requested.
     pub fn new(settings: Settings) -> Self {
         Shard {
             lanes: Lanes::new(settings),
@@ -191,7 +192,7 @@ impl Shard {
         }
     }
 
-    /// Queues and flow-control keys that the store has, before anything else happens.
+    /// Restores queues and flow-control keys from the store, before any other call.
     pub fn restore(&mut self, queues: Vec<Queue>, flows: Vec<Flow>, now: Timestamp) {
         self.callbacks_after = (!queues.is_empty()).then_some(Seq::MIN);
         for queue in queues {
@@ -202,7 +203,7 @@ impl Shard {
         }
     }
 
-    /// A message is published, unless its key makes it a duplicate.
+    /// Publishes a message, unless its key makes it a duplicate.
     pub fn publish(&mut self, publish: Publish, now: Timestamp, out: &mut Output) -> Accepted {
         let Publish { message, origin, dedup, replaces } = publish;
         let (tenant, id) = (message.tenant, message.id);
@@ -222,13 +223,14 @@ impl Shard {
         Accepted { id, deduplicated: false }
     }
 
-    /// The message that a key stands for: what the store has, or what this batch will bring.
+    /// The message of a key: the store's, or one of this batch.
     pub fn original(&self, tenant: TenantId, key: DedupKey, stored: Option<MessageId>) -> Option<MessageId> {
         let fresh = self.fresh_keys.get(&(tenant, key)).copied().filter(|_| !planted::has(Bug::DedupBlindInBatch));
         stored.or(fresh)
     }
 
-    /// From now on a key stands for this message. [`Shard::publish`] says so itself; who begins a run with a key has to.
+    /// Assigns a key to this message from now on. [`Shard::publish`] does so itself; code that starts a run with a key
+    /// must call this.
     pub fn remember(&mut self, tenant: TenantId, key: DedupKey, id: MessageId, now: Timestamp, out: &mut Output) {
         self.fresh_keys.insert((tenant, key), id);
         let expires = now.plus_millis(self.settings.dedup_window_ms);
@@ -237,7 +239,7 @@ impl Shard {
         }
     }
 
-    /// An attempt has ended. Returns what becomes of the message.
+    /// Ends an attempt. Returns the consequence for the message.
     pub fn ended(
         &mut self,
         message: &Message,
@@ -293,14 +295,14 @@ impl Shard {
         AttemptEnd { retried: live.retried, next }
     }
 
-    /// Cancels these live messages, and returns those that were not cancelled already.
+    /// Cancels these live messages, and returns those that were not cancelled before.
     ///
-    /// `rows` must be what the store has now, with nothing uncommitted. What is under way is let
-    /// finish, but not retried.
+    /// `rows` must be what the store has now, with nothing uncommitted. An attempt in flight may finish, but is not
+    /// retried.
     pub fn cancel(&mut self, rows: &[Live], now: Timestamp, out: &mut Output) -> Vec<MessageId> {
         let mut cancelled = Vec::new();
         for row in rows {
-            // A run that loses a step would never end: it is cancelled as a whole.
+            // A run that loses a step would never end, so runs are cancelled as a whole.
             if row.cancel_requested || row.is_step {
                 continue;
             }
@@ -323,7 +325,7 @@ impl Shard {
         cancelled
     }
 
-    /// A message that is not under way is not held any more.
+    /// Drops a message without an attempt in flight from RAM.
     fn forget(&mut self, seq: Seq, now: Timestamp) {
         if let Some(Held { live, stage }) = self.held.remove(&seq) {
             self.timers.remove(&live.due_key());
@@ -334,13 +336,13 @@ impl Shard {
         }
     }
 
-    /// These dead letters, known to exist, are deleted.
+    /// Deletes these dead letters, which exist.
     pub fn delete_dead_letters(&mut self, tenant: TenantId, ids: &[DlqId], out: &mut Output) {
         out.synced |= !ids.is_empty();
         out.ops.extend(ids.iter().map(|&dlq_id| Op::DeleteDeadLetter { tenant, dlq_id }));
     }
 
-    /// Time has passed.
+    /// Call it when time has passed.
     pub fn wake(&mut self, now: Timestamp, out: &mut Output) {
         self.see(now);
         self.fall_due(now, now);
@@ -348,12 +350,12 @@ impl Shard {
         self.dispatch(&[], now, out);
     }
 
-    /// From now on nothing is started.
+    /// Starts nothing from now on.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// All ops so far are committed: what they say can be found in the store, and the effects are carried out.
+    /// Call it when all ops so far are committed: the store has them, and the effects are carried out.
     pub fn committed(&mut self, now: Timestamp) {
         self.fresh_keys.clear();
         self.lanes.flows.committed(now);
@@ -370,7 +372,7 @@ impl Shard {
         timers.into_iter().chain(gates).flatten().fold(window, Timestamp::min)
     }
 
-    /// Attempts under way.
+    /// Attempts in flight.
     pub fn in_flight(&self) -> u32 {
         self.lanes.in_flight()
     }
@@ -380,7 +382,7 @@ impl Shard {
         self.held.len()
     }
 
-    /// The place of a new message at the end of a queue, which is made if it does not exist.
+    /// The place of a new message at the end of a queue, which is created if it does not exist.
     fn place_in(&mut self, name: &str, message: &Message, now: Timestamp, out: &mut Output) -> Place {
         let queue = QueueKey::of(message.tenant, name);
         let id = (message.tenant, queue);
@@ -390,7 +392,7 @@ impl Shard {
         Place { queue, turn: Turn::new(message.id.seq, message.created_at, message.not_before) }
     }
 
-    /// A new message, published or caused: it is stored, and waits for what it must wait for.
+    /// Stores a new message, published or caused, and lets it wait for its resources.
     fn insert(
         &mut self,
         message: &Arc<Message>,
@@ -433,7 +435,7 @@ impl Shard {
         }
     }
 
-    /// The flow-control key of a new message, which may bring other limits for it.
+    /// The flow-control key of a new message, which may change its limits.
     fn flow_of(&mut self, message: &Message, now: Timestamp) -> Option<FlowKey> {
         let spec = message.spec.flow.as_ref()?;
         let key = FlowKey::of(message.tenant, &spec.key);
@@ -442,8 +444,8 @@ impl Shard {
         Some(key)
     }
 
-    /// A message of a queue is now known: it shares a slot, waits for its turn, or is left to the store. A callback that was
-    /// sent early takes its place in the line, and is held already.
+    /// Adds a message of a queue: it shares a slot, waits for its turn, or is left to the store. A callback that was
+    /// sent early takes its place in the line, and is already held.
     fn join(&mut self, live: Live, now: Timestamp) -> Joined {
         self.see(now);
         let Some(place) = live.place else { return Joined::Stored };
@@ -457,7 +459,7 @@ impl Shard {
         joined
     }
 
-    /// Gives free slots of a queue to those whose turn it is.
+    /// Gives free slots of a queue to the next messages.
     fn advance(&mut self, id: QueueId, now: Timestamp, out: &mut Output) {
         loop {
             let members = self.queues.appoint(id);
@@ -472,8 +474,8 @@ impl Shard {
                 }
                 let is_own = live.place.is_some_and(|place| place.turn.seq == seq);
                 if is_own && live.retried == 0 {
-                    // It waited because it was due. The clock may have gone back since, and the queue would stand
-                    // still for as long as that.
+                    // It waited because it was due. If the clock went back since then, the queue would otherwise stand
+                    // still for that time.
                     self.make_ready(live, None, now);
                 } else {
                     self.arrive(live, now);
@@ -485,7 +487,7 @@ impl Shard {
         }
     }
 
-    /// A message has ended: its slot may be free.
+    /// Removes a message that has ended from its queue, which may free its slot.
     fn leave_queue(&mut self, live: &Live, now: Timestamp, out: &mut Output) {
         if let Some(place) = live.place {
             let id = (live.tenant, place.queue);
@@ -496,7 +498,7 @@ impl Shard {
         }
     }
 
-    /// A queue was changed: those that have their turn must wait, or may go on.
+    /// Applies a change of a queue: messages that have their turn must wait, or may continue.
     fn pause_or_resume(&mut self, id: QueueId, now: Timestamp) {
         for seq in self.queues.members(id) {
             let Some(held) = self.held.get_mut(&seq) else { continue };
@@ -516,12 +518,12 @@ impl Shard {
         self.held.len() >= self.settings.held_max
     }
 
-    /// A live message is now known, and has its turn if it is in a queue: hold it, or leave it to a later load.
+    /// Adds a live message, which has its turn if it is in a queue: holds it, or leaves it to a later load.
     fn arrive(&mut self, live: Live, now: Timestamp) {
         self.arrive_at(live, None, now);
     }
 
-    /// The same for a message that was asked for by a lane, and waits there.
+    /// Like [`Self::arrive`], for a message that a lane requested, and that waits there.
     fn arrive_at(&mut self, live: Live, lane: Option<LaneKey>, now: Timestamp) {
         self.see(now);
         let time = self.clock.time_of(&live, now);
@@ -535,12 +537,12 @@ impl Shard {
             return;
         }
         let is_loaded = live.due_key() <= self.loaded;
-        // Of what is loaded, a lane leaves to the store only what was due.
+        // Of the loaded messages, a lane leaves only due ones to the store.
         let was_due = lane.is_some() && is_loaded;
         if was_due || (live.due <= time && (is_loaded || lane.is_some())) {
             self.make_ready(live, lane, now);
         } else if !is_loaded {
-            // The load that gets there brings it.
+            // The load that gets there includes it.
         } else if !self.is_full() || self.evict_behind(live.due_key(), now) {
             self.held.insert(live.id.seq, Held { live, stage: Stage::Timed });
             self.timers.insert(live.due_key());
@@ -549,7 +551,7 @@ impl Shard {
         }
     }
 
-    /// Forgets the timer with the latest due time if it is behind `key` and not due. It is asked for again later.
+    /// Drops the timer with the latest due time if it is after `key` and not due. A later load brings it back.
     fn evict_behind(&mut self, key: DueKey, now: Timestamp) -> bool {
         let last = self.timers.last().copied().filter(|last| *last > key && last.due > now);
         let Some(last) = last else { return false };
@@ -561,14 +563,14 @@ impl Shard {
         true
     }
 
-    /// The message with this key is not held: a later load must bring it.
+    /// Records that the message with this key is not held, so that a later load brings it.
     fn leave_to_load(&mut self, key: DueKey, now: Timestamp) {
         self.loaded = before(key).min(self.loaded);
         self.load_not_before = now.plus_millis(FULL_PAUSE_MS);
     }
 
-    /// A held or new message is due: into its lane, or back to the store when the lane is full. What is
-    /// due goes before what is not: a full shard forgets its latest timer.
+    /// Moves a due message into its lane, or back to the store if the lane is full. Due messages take precedence over
+    /// others: a full shard drops its latest timer.
     fn make_ready(&mut self, live: Live, lane: Option<LaneKey>, now: Timestamp) {
         if self.is_full() {
             self.evict_behind(live.due_key(), now);
@@ -582,7 +584,7 @@ impl Shard {
         }
     }
 
-    /// Starts whatever may start. `fresh` have just been made and need not be read again.
+    /// Starts all messages that may start. `fresh` were just created and need not be read.
     fn dispatch(&mut self, fresh: &[Arc<Message>], now: Timestamp, out: &mut Output) {
         while !self.draining {
             let held = &self.held;
@@ -604,13 +606,13 @@ impl Shard {
             }
         }
         let flows = self.lanes.flows.take_changed();
-        // A start that a power cut makes forgotten could be one too many within its period.
+        // A start that a power cut undoes could be one too many within its period.
         out.synced |= !flows.is_empty();
         out.ops.extend(flows.into_iter().map(Op::PutFlow));
     }
 }
 
-/// Where a callback goes, as a hash.
+/// The destination of a callback, as a hash.
 fn origin_of(message: &Message) -> Origin {
     Origin::of_url(message.tenant, &message.spec.url)
 }

@@ -1,6 +1,6 @@
-//! URL groups: a name that stands for several destinations, and how it changes.
+//! URL groups: a name for several destinations, and its changes.
 //!
-//! Pure: a store loads a group, applies an [`Edit`] and saves what comes out, in one transaction.
+//! Pure: a store loads a group, applies an [`Edit`] and saves the result, in one transaction.
 
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 pub struct UrlGroup {
     /// Its name, unique within the tenant.
     pub name: String,
-    /// When it was first given an endpoint.
+    /// When its first endpoint was added.
     pub created_at: Timestamp,
     /// When it was last changed.
     pub updated_at: Timestamp,
-    /// Where a publish goes, in the order in which they were added.
+    /// Its destinations, in the order of their addition.
     pub endpoints: Vec<Endpoint>,
-    /// Headers that every publish to the group has unless it says otherwise, one entry per line.
+    /// Default headers of every publish to the group, one entry per header line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
 }
@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub name: Option<String>,
 }
 
-/// Which endpoint is meant: by its name, by its URL, or by both.
+/// Identifies an endpoint: by its name, by its URL, or by both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointRef {
     /// The destination.
@@ -43,9 +43,9 @@ pub struct EndpointRef {
 /// A change of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Adds endpoints, or changes those with the same name or URL; makes the group if needed.
+    /// Adds endpoints, or changes those with the same name or URL. Creates the group if needed.
     Add(Vec<Endpoint>),
-    /// Removes endpoints; with the last one the group goes.
+    /// Removes endpoints, and the group with the last one.
     Remove(Vec<EndpointRef>),
     /// Replaces the default headers.
     SetHeaders(Vec<(String, String)>),
@@ -63,7 +63,7 @@ pub enum Refused {
 }
 
 impl UrlGroup {
-    /// What becomes of a group by an edit; `None` when it is gone.
+    /// The group after an edit; `None` if it was removed.
     pub fn edited(
         group: Option<UrlGroup>,
         name: &str,
@@ -107,7 +107,7 @@ impl UrlGroup {
             Some(place) => {
                 let name = new.name.clone().or_else(|| self.endpoints[place].name.take());
                 self.endpoints[place] = Endpoint { url: new.url.clone(), name };
-                // The URL may stand elsewhere under another name: it is the same destination once.
+                // If the URL also has an entry under another name, it is the same destination and stays only once.
                 let mut index = 0;
                 self.endpoints.retain(|endpoint| {
                     index += 1;

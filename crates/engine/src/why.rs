@@ -1,6 +1,6 @@
-//! What a message waits for now, or what became of it: as facts, and as one sentence for people.
+//! What a message waits for now, or how it ended: as data, and as one sentence for people.
 //!
-//! [`Shard::why`] finds what stands in the way of a message that lives, [`ending`] reads the log of one that has ended.
+//! [`Shard::why`] finds the obstacle of a live message, and [`ending`] reads the log of one that has ended.
 //!
 //! [`Shard::why`]: crate::shard::Shard::why
 
@@ -16,13 +16,13 @@ pub struct WaitReason {
     pub due: Timestamp,
     /// Retries done so far.
     pub retried: u32,
-    /// It was cancelled while an attempt is under way.
+    /// Whether it was cancelled while an attempt is in flight.
     pub cancel_requested: bool,
-    /// What stands in its way.
+    /// Its obstacle.
     pub obstacle: Obstacle,
 }
 
-/// What stands in the way of a message.
+/// The obstacle of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// Its time, which has not come.
@@ -33,9 +33,9 @@ pub enum Obstacle {
     Flow(InFlow),
     /// Its destination, which is busy.
     Destination(AtDestination),
-    /// What is under way of everybody.
+    /// Its tenant or the server is at a limit.
     Room(Room),
-    /// An attempt is under way.
+    /// An attempt is in flight.
     Attempt,
     /// The server is stopping.
     Stopping,
@@ -43,132 +43,132 @@ pub enum Obstacle {
     Nothing,
 }
 
-/// A place in a line. Lines are kept in RAM up to a bound; nobody is counted behind it.
+/// A position in a line. Lines are kept in RAM up to a limit, and positions beyond it are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// The first is 1.
     Nth(usize),
-    /// More than so many are before it.
+    /// More than this many are ahead.
     Beyond(usize),
 }
 
-/// Where a message stands in its queue.
+/// The place of a message in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InQueue {
     /// The queue.
     pub name: String,
-    /// Nothing of it is started.
+    /// Whether the queue is paused.
     pub paused: bool,
     /// When its settings were last changed.
     pub changed_at: Timestamp,
-    /// How many of its messages may have their turn at once.
+    /// How many of its messages may have a slot at once.
     pub parallelism: u32,
-    /// How many have it.
+    /// How many have a slot.
     pub taken: usize,
-    /// `None`: it has its turn, and must wait all the same.
+    /// `None` if it has its turn but must still wait.
     pub position: Option<Position>,
 }
 
-/// Where a message stands in the line of its flow-control key.
+/// The place of a message in the lane of its flow-control key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlow {
     /// The key.
     pub key: String,
-    /// Nothing of it is started.
+    /// Whether the key is paused.
     pub paused: bool,
-    /// Most deliveries under way at once.
+    /// Most deliveries in flight at once.
     pub parallelism: Option<u32>,
-    /// Deliveries under way.
+    /// Deliveries in flight.
     pub in_flight: u32,
     /// Most starts within a period.
     pub rate: Option<u32>,
     /// Length of that period.
     pub period_ms: u64,
-    /// Its place.
+    /// Its position.
     pub position: Position,
-    /// When the rate lets it start, at the earliest; `None` when something else than the rate holds it up.
+    /// The earliest time at which the rate lets it start; `None` if something other than the rate delays it.
     pub opens_at: Option<Timestamp>,
 }
 
-/// Where a message stands in the line of its destination.
+/// The place of a message in the lane of its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtDestination {
-    /// Its place.
+    /// Its position.
     pub position: Position,
-    /// Deliveries under way there.
+    /// Deliveries in flight to it.
     pub in_flight: u32,
-    /// At most so many.
+    /// Most deliveries in flight.
     pub max: u32,
-    /// Why there is none for it.
+    /// Why the destination is busy.
     pub busy: Busy,
 }
 
 /// Why a destination takes nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// It has as many under way as it may have.
+    /// It has reached its cap.
     Full,
-    /// Its tenant has so many under way that it may have no more of them.
+    /// It has used up its share of the tenant's slots.
     Share,
-    /// The bodies under way there leave no room for this one.
+    /// The bodies in flight leave no room for this one.
     Bytes,
 }
 
-/// What of everybody's is used up.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// The tenant has so many deliveries under way, and may have no more.
+    /// The tenant's cap of deliveries in flight.
     Tenant(u32),
-    /// The server has.
+    /// The server's cap of deliveries in flight.
     Server(u32),
-    /// Bodies under way of the tenant, or of all, leave no room for its own.
+    /// The bodies in flight of the tenant, or of all tenants, leave no room for its body.
     Bytes,
-    /// They leave none for that of the first in its line, which nobody passes.
+    /// They leave no room for the body of the first message in its lane, which no other may pass.
     BytesOfFirst,
-    /// RAM holds as many messages as it may: this one is in the store only.
+    /// RAM holds as many messages as allowed, and this one is only in the store.
     Memory,
 }
 
-/// What became of a message that has ended.
+/// How a message has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// How.
+    /// Its final state.
     pub state: State,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// Attempts that have ended.
     pub attempts: u32,
-    /// The status of the last attempt that was answered, or why it was not.
+    /// The result of the last attempt.
     pub last: Option<Answer>,
     /// Its id in the DLQ.
     pub dlq_id: Option<String>,
 }
 
-/// What an attempt brought, in short.
+/// The result of an attempt, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// This status.
     Status(u16),
-    /// No answer, for this reason.
+    /// No response, for this reason.
     Error(String),
 }
 
-/// What a sentence says of a message besides what it waits for.
+/// Further data for the sentence about a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The origin of its destination.
     pub destination: &'a str,
     /// When it was published.
     pub created_at: Timestamp,
-    /// How many attempts may follow the first.
+    /// Number of retries after the first attempt.
     pub retries: u32,
-    /// How long its attempts may take.
+    /// Timeout of its attempts.
     pub timeout: Timeout,
-    /// It stands for the deadline of a wait of a workflow.
+    /// Whether it is the deadline of a workflow's wait.
     pub is_deadline: bool,
 }
 
-/// Reads what became of a message from its log lines, oldest first; `None` if it has not ended.
+/// Reads the end of a message from its log lines, oldest first; `None` if it has not ended.
 pub fn ending<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Ending> {
     let (mut attempts, mut last, mut end) = (0, None, None);
     for event in events {
@@ -190,7 +190,7 @@ pub fn ending<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Ending>
     Some(Ending { state, at, attempts, last, dlq_id })
 }
 
-/// What became of a message. `in_dlq` says whether its dead letter is still there.
+/// The sentence about a message that has ended. `in_dlq` says whether its dead letter still exists.
 pub fn ended_sentence(ending: &Ending, subject: &Subject<'_>, in_dlq: bool, now: Timestamp) -> String {
     let Ending { attempts, at, .. } = *ending;
     match ending.state {
@@ -235,7 +235,8 @@ fn used_up(attempts: u32, retries: u32) -> String {
     }
 }
 
-/// What a message waits for. `last` is what its last attempt brought, `under_way_since` when the one under way started.
+/// The sentence about a waiting message. `last` is the result of its last attempt, `under_way_since` the start of the
+/// one in flight.
 pub fn waiting_sentence(
     waiting: &WaitReason,
     subject: &Subject<'_>,
@@ -361,7 +362,7 @@ fn ago(time: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A length of time in the largest unit that says enough: `20 ms`, `0.6 s`, `12 s`, `3 min`, `5 h`, `2 d`.
+/// A duration in the largest precise enough unit: `20 ms`, `0.6 s`, `12 s`, `3 min`, `5 h`, `2 d`.
 fn length(millis: u64) -> String {
     match millis {
         0..100 => format!("{millis} ms"),

@@ -1,7 +1,7 @@
 //! Schedules against a model of the world: waits, clock jumps, pauses, replacements, restarts and crashes.
 //!
-//! The model plays the store and the clock, and knows the fire times by counting minutes. In every step the
-//! schedules must fire exactly as it says, and never twice for one time.
+//! The model simulates the store and the clock, and computes the fire times by counting minutes. In every step the
+//! schedules must fire exactly as in the model, and never twice for one time.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MINUTE: u64 = 60_000;
 /// 2026-06-01T12:00:00Z.
 const START: Timestamp = Timestamp(1_780_315_200_000);
-/// Few, so that one step takes several pieces.
+/// Small, so that one step takes several pieces.
 const PIECE: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ enum Action {
         millis: u64,
     },
     Restart,
-    /// Everything is decided, and nothing of it stored.
+    /// Everything is decided, and none of it is stored.
     Crash,
 }
 
@@ -69,11 +69,11 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What a schedule must do, told by its history alone.
+/// The expected behaviour of a schedule, derived only from its history.
 struct Expected {
     period_ms: u64,
     paused: bool,
-    /// Times up to this one are over.
+    /// Times up to this one have passed.
     over: Timestamp,
     /// The latest time that a schedule of this id has fired for.
     fired: Timestamp,
@@ -118,7 +118,7 @@ impl World {
                 let (key, existed) = (key(which), self.stored.remove(&key(which)).is_some());
                 assert_eq!(self.schedules.remove(key.0, &key.1), existed);
                 self.expected.remove(&key);
-                // The next one of this id is another schedule.
+                // The next schedule with this id is another one.
                 self.fired.retain(|(fired, _)| *fired != key);
             }
             Action::Switch { which, paused } => self.switch(&key(which), paused),
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// One piece of what is due.
+    /// Decides one piece of the due schedules.
     fn decide(&self) -> Vec<(Key, Timestamp, ScheduleState)> {
         let due = self.schedules.due(self.now, PIECE);
         assert_eq!(due.is_empty(), self.schedules.next_wake(self.now) > self.now);
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// Lets time pass as it should, and sees every time of every schedule that is not paused.
+    /// Lets time pass normally, and handles every time of every schedule that is not paused.
     fn pass_normally(&mut self) {
         let from = self.stored.values().filter_map(|schedule| schedule.state.next).max().unwrap_or(self.now);
         self.now = self.now.max(from);

@@ -1,4 +1,4 @@
-//! Any one target under libFuzzer; `POSTHASTE_FUZZ_TARGET` says which, so that there is one program to build.
+//! Runs one target under libFuzzer. `POSTHASTE_FUZZ_TARGET` names it, so that only one program has to be built.
 
 #![no_main]
 

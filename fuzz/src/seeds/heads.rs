@@ -1,13 +1,13 @@
 //! Requests for the guard in front of hyper.
 
-use super::{behind, own};
+use super::{own, with_prefix};
 
-/// Requests as clients send them and as attackers do; the first two bytes are for pieces and room.
+/// Requests of clients and of attackers. The first two bytes set the pieces and the room.
 pub fn heads() -> Vec<Vec<u8>> {
-    let mut seeds = behind(&[0, 0], own(&REQUESTS));
-    seeds.extend(behind(&[3, 0], own(&REQUESTS)));
-    seeds.extend(behind(&[200, 0], own(&REQUESTS)));
-    // Two bytes stand for more: a byte that is repeated some KiB, and some lines of headers.
+    let mut seeds = with_prefix(&[0, 0], own(&REQUESTS));
+    seeds.extend(with_prefix(&[3, 0], own(&REQUESTS)));
+    seeds.extend(with_prefix(&[200, 0], own(&REQUESTS)));
+    // Two bytes are abbreviations: one repeats a byte for some KiB, the other stands for some header lines.
     let large: [&[u8]; 8] = [
         b"\x40\x80GET /\xfe\x20 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n",
         b"\x00\x80GET / HTTP/1.1\r\nA: b\xfe\x9f\r\n\r\n",
@@ -19,7 +19,7 @@ pub fn heads() -> Vec<Vec<u8>> {
         b"\x40\x00POST / HTTP/1.1\r\nContent-Length: 2049\r\n\r\nb\xfe\x02GET / HTTP/1.1\r\n\r\n",
     ];
     seeds.extend(large.map(<[u8]>::to_vec));
-    // As long as the line of a length may be, and a byte longer.
+    // As long as the line of a chunk length may be, and one byte longer.
     for zeros in [110, 111] {
         let length = format!("\u{7}\0POST / HTTP/1.1\r\nContent-Length: {}5\r\n\r\n12345", "0".repeat(zeros));
         seeds.push(length.into_bytes());

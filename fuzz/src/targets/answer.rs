@@ -1,7 +1,7 @@
-//! Bytes of a receiver, through hyper, over a pipe in memory: an outcome within the bounds, at once.
+//! A receiver's bytes, through hyper, over a pipe in memory: the outcome is within the limits, and immediate.
 //!
-//! The first byte chooses how the answer is asked for, the second in how many pieces it comes, and whether its end is
-//! repeated until no bound is missed.
+//! The first byte selects the kind of request, the second the number of pieces, and whether the end is repeated until
+//! every limit is reached.
 
 use super::choice;
 use posthaste_delivery::fuzzing::{Asked, exchange};
@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 
-/// What the pipe holds at once.
+/// Capacity of the pipe.
 const PIPE_BYTES: usize = 64 * 1024;
-/// The receiver says all it has and closes, so nothing ever waits this long.
+/// The receiver sends everything and closes, so nothing ever waits this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(data: &[u8]) {
@@ -60,7 +60,7 @@ pub(crate) fn run(data: &[u8]) {
     let _verdict = Outcome { result: outcome, duration_ms: 1, phases: None }.verdict();
 }
 
-/// The bytes, with the last of them repeated until they are more than anybody keeps.
+/// The bytes, with the last of them repeated until they exceed every limit.
 fn grown(data: &[u8], repeated: bool) -> Vec<u8> {
     let mut grown = data.to_vec();
     let end = &data[data.len() - data.len().min(64)..];
@@ -70,10 +70,10 @@ fn grown(data: &[u8], repeated: bool) -> Vec<u8> {
     grown
 }
 
-/// Says all at the first byte of the request, reads on, and closes.
+/// Sends everything after the first byte of the request, reads on, and closes.
 async fn answer(mut stream: DuplexStream, data: &[u8], piece: usize) {
     let mut buffer = [0; 1024];
-    // Whether the other end still listens is its own affair.
+    // It does not matter whether the other end still reads.
     let _first = stream.read(&mut buffer).await;
     for bytes in data.chunks(piece) {
         if stream.write_all(bytes).await.is_err() {
@@ -85,7 +85,7 @@ async fn answer(mut stream: DuplexStream, data: &[u8], piece: usize) {
     while let Ok(1..) = stream.read(&mut buffer).await {}
 }
 
-/// The bytes of a body are there in the answer, one after the other, with framing between them.
+/// Whether the bytes of a body occur in the response in order, with framing in between.
 fn find(data: &[u8], body: &[u8]) -> bool {
     let mut rest = data.iter();
     body.iter().all(|byte| rest.any(|other| other == byte))

@@ -1,4 +1,4 @@
-//! The body of a batch: read as JSON says, and every item as a publish.
+//! The body of a batch: it is parsed as JSON, and every item is a publish.
 
 use super::publish_headers;
 use posthaste::api::fuzzing::{LIMITS, batch};
@@ -12,7 +12,7 @@ pub(crate) fn run(data: &[u8]) {
         Err(refusal) => return super::check_refusal(&refusal),
     };
     serde_json::from_slice::<IgnoredAny>(data).expect("it was read as JSON");
-    // Members that mean nothing may hold what is no text.
+    // Ignored members may contain invalid text.
     let Ok(all) = serde_json::from_slice::<Value>(data) else { return };
     let all = all.as_array().expect("it was read as a list");
     assert_eq!(items.len(), all.len());

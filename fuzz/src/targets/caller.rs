@@ -1,5 +1,5 @@
-//! `X-Forwarded-For`: the caller is the peer or an address that the header holds, and never a trusted proxy that
-//! somebody else stands behind.
+//! `X-Forwarded-For`: the caller is the peer or an address in the header, and never a trusted proxy with another
+//! address before it.
 
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;

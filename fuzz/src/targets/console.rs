@@ -1,13 +1,13 @@
-//! Forms and queries of the console: what was ticked or filtered is what the API is asked for, never more; nothing that was
-//! typed becomes a part of the page, of a path or of who asks.
+//! Forms and queries of the console: the API request contains exactly what was selected or filtered, and no more. No
+//! input becomes a part of the page, of a path or of the identity of the caller.
 //!
-//! The first byte chooses the page, the rest is its form.
+//! The first byte selects the page, the rest is its form.
 
 use posthaste::console_fuzzing::{dead_letters, messages, sent};
 use std::borrow::Cow;
 use url::form_urlencoded::{Serializer, parse};
 
-/// What narrows the dead letters that are meant.
+/// Filters for dead letters.
 const DEAD_LETTERS: [&str; 12] = [
     "label",
     "responseStatus",
@@ -22,7 +22,7 @@ const DEAD_LETTERS: [&str; 12] = [
     "toDate",
     "cause",
 ];
-/// What narrows the messages that are meant. The last two are nothing that a cancel understands.
+/// Filters for messages. A cancel does not support the last two.
 const MESSAGES: [&str; 14] = [
     "messageId",
     "label",
@@ -49,13 +49,13 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// The values of some names, those that say something.
+/// The values of these names that are not empty.
 fn said<'a>(form: &'a [u8], names: &'a [&str]) -> impl Iterator<Item = (Cow<'a, str>, String)> {
     let known = parse(form).filter(|(name, _)| names.contains(&name.as_ref()));
     known.map(|(name, value)| (name, value.trim().to_owned())).filter(|(_, value)| !value.is_empty())
 }
 
-/// Every filter that was named is in the query; times may be written in another way.
+/// Every given filter is in the query. Times may be written differently.
 fn check_filters(form: &[u8], names: &[&str], query: &str) {
     for (name, value) in said(form, names) {
         let is_time = ["fromDate", "toDate"].contains(&name.as_ref());
@@ -98,7 +98,7 @@ fn check_messages(form: &[u8]) {
         }
         Err(refusal) => super::check_refusal_of(refusal, form.len()),
     }
-    // Other texts in the same places make the same page.
+    // Other texts in the same places must give the same page.
     let neutral = parse(form).map(|(name, value)| (name, if value.trim().is_empty() { "" } else { "x" }));
     let neutral = Serializer::new(String::new()).extend_pairs(neutral).finish();
     let marks = |markup: &str| ['<', '>', '"'].map(|mark| markup.matches(mark).count());
@@ -116,7 +116,7 @@ fn check_sent(form: &[u8]) {
     }
 }
 
-/// They are about a message, and not about who asks.
+/// They concern a message, and not the caller.
 fn check_headers(headers: &[(String, String)]) {
     for (name, _) in headers {
         let is_setting = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("Upstash-"));

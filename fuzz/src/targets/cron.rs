@@ -1,13 +1,13 @@
-//! Cron expressions: fire times move ahead and stand on minutes; where `croner` reads the same dialect, both agree.
+//! Cron expressions: fire times increase and are full minutes. Where `croner` reads the same dialect, both agree.
 
 use chrono::DateTime;
 use posthaste_wire::cron::Cron;
 use posthaste_wire::time::Timestamp;
 
-/// Fire times that are looked at.
+/// Number of compared fire times.
 const COMPARED: usize = 4;
 const MINUTE_MS: u64 = 60_000;
-/// Starts lie within two centuries from 1970 on.
+/// Starts lie within two centuries after 1970.
 const START_MINUTES: u32 = 200 * 366 * 24 * 60;
 
 pub(crate) fn run(data: &[u8]) {
@@ -43,7 +43,7 @@ fn check_order(cron: &Cron, start: Timestamp, fires: &[Timestamp]) {
     }
 }
 
-/// What `croner` says; `None` when it cannot read the expression.
+/// The fire times by `croner`; `None` if it rejects the expression.
 fn croner_fires(text: &str, start: Timestamp) -> Option<Vec<Timestamp>> {
     let cron: croner::Cron = text.parse().ok()?;
     let mut time = DateTime::from_timestamp(i64::try_from(start.as_seconds()).ok()?, 0)?;
@@ -56,8 +56,8 @@ fn croner_fires(text: &str, start: Timestamp) -> Option<Vec<Timestamp>> {
     Some(fires)
 }
 
-/// Whether both read the expression alike: five fields of numbers, without what the tests of `wire` list as read
-/// differently (steps in the day fields, open steps), and without days so rare that `croner` gives up.
+/// Whether both read the expression alike: five fields of numbers, without the forms that the tests of `wire` list as
+/// different (steps in the day fields, open steps), and without days so rare that `croner` gives up.
 fn is_read_alike(text: &str) -> bool {
     let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let [minute, hour, day, month, weekday] = fields[..] else { return false };

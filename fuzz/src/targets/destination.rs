@@ -1,4 +1,4 @@
-//! The rest of a publish path and its query: what becomes of them is stable, checked, and keeps the token out.
+//! The rest of a publish path and its query: the result is stable, checked, and does not contain the token.
 
 use posthaste::api::fuzzing::LIMITS;
 use posthaste_delivery::target::{Target, TargetHost};
@@ -38,7 +38,7 @@ fn check(read: Result<Destination, destination::InvalidDestination>) {
     }
 }
 
-/// Where a delivery connects is where a URL parser says, and the same for all that count its connections.
+/// A delivery connects to the host that a URL parser finds, and connections are counted by the same host.
 fn check_target(url: &str) {
     let parsed = Url::parse(url).expect("it was checked");
     let origin = origin(url).expect("it was checked");

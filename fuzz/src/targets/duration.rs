@@ -1,4 +1,4 @@
-//! Durations, compared with a reader that works by arithmetic on the whole text.
+//! Durations, compared with a parser that computes with the whole text.
 
 use posthaste_wire::duration::parse_duration;
 

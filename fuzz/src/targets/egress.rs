@@ -1,6 +1,6 @@
-//! The egress guard: what it allows is public by a second table of special networks, however it is spelled.
+//! The egress guard: everything it allows is public by a second table of special networks, in any spelling.
 //!
-//! The first line is a URL, each further line an address that DNS answers with.
+//! The first line is a URL, and each further line is an address from DNS.
 
 use ipnet::IpNet;
 use posthaste_delivery::egress::EgressPolicy;
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 use url::{Host, Url};
 
-/// IANA's special-purpose IPv4 networks, and the metadata services outside of them.
+/// IANA's special-purpose IPv4 networks, and the metadata services outside them.
 const SPECIAL_V4: [&str; 19] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -31,7 +31,7 @@ const SPECIAL_V4: [&str; 19] = [
     "100.100.100.200/32",
     "192.0.0.192/32",
 ];
-/// Of IPv6 only global unicast is public, and of that not these.
+/// For IPv6 only global unicast is public, without these networks.
 const SPECIAL_V6: [&str; 5] = ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "2001:2::/48"];
 
 static SPECIAL: LazyLock<Vec<IpNet>> =
@@ -59,7 +59,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// An allowed URL leads where another parser says, which is no special address and no local name.
+/// An allowed URL leads to the host that another parser finds, which is neither a special address nor a local name.
 fn check_allowed(url: &str) {
     let parsed = Url::parse(url).unwrap_or_else(|error| panic!("{url:?} is allowed, but {error}"));
     assert!(["http", "https"].contains(&parsed.scheme()), "{url:?}");

@@ -1,4 +1,4 @@
-//! Queries and bodies that say which log lines are meant: an accepted filter never means more than was written.
+//! Queries and bodies that select log lines: an accepted filter never selects more than it says.
 //!
 //! The first line is the query, the rest is the body.
 
@@ -6,7 +6,7 @@ use posthaste::api::fuzzing::{PAGE_MAX, filters};
 use posthaste_engine::limits::FILTER_VALUES_MAX;
 use posthaste_store::Filter;
 
-/// What narrows a list besides dates.
+/// Filters besides dates.
 const FIELDS: [&str; 15] = [
     "messageIds",
     "messageId",

@@ -1,4 +1,4 @@
-//! Flow-control values: what was read can be written and read again, and limits something.
+//! Flow-control values: an accepted value can be written and read again, and limits something.
 
 use posthaste_engine::limits::FLOW_PERIOD_MS_MAX;
 use posthaste_wire::flow_control::FlowControl;

@@ -1,27 +1,27 @@
-//! Requests as the guard in front of hyper reads along: it comes to the same however the bytes arrive, heads and bodies end
-//! where a second reading has their ends, and hyper serves those requests and no others.
+//! Requests as the guard in front of hyper reads them: the result does not depend on how the bytes arrive, heads and
+//! bodies end where a second reading finds their ends, and hyper serves exactly those requests.
 //!
-//! The first byte says in which pieces the bytes arrive, the second how much room there is for large heads. The rest is
-//! what a client sends, in short: see [`sent`].
+//! The first byte sets the pieces in which the bytes arrive, the second the room for large heads. The rest is the
+//! client's bytes in a short form: see [`sent`].
 
 use super::choice;
-use super::heads_again::{Again, read_again};
+use super::heads_reread::{Reread, reread};
 use crate::mutate::Random;
 use http::Uri;
 use posthaste::http_fuzzing::{HEAD_BYTES_MAX, HEAD_FREE_BYTES, HEADERS_MAX, Place, Refusal, Scanner, Served, served};
 use tokio::runtime::Runtime;
 
-/// Repeats the byte before it, so many KiB.
+/// Repeats the byte before it for this many KiB.
 const REPEAT: u8 = 0xfe;
-/// So many times eight lines of a header.
+/// Stands for this many times eight header lines.
 const LINES: u8 = 0xfd;
-/// Most bytes that are sent in most inputs: a few more than a head may have without room.
+/// Most sent bytes of most inputs: slightly more than a head may have without room.
 const SENT_BYTES_MAX: usize = HEAD_FREE_BYTES + 4 * 1024;
-/// Most bytes in the others, which cost much time: a few more than any head may have.
+/// Most sent bytes of the other inputs, which are slow: slightly more than any head may have.
 const SENT_BYTES_MAX_OF_LARGE: usize = HEAD_BYTES_MAX + 6 * 1024;
-/// Set in the second byte of these.
+/// Set in the second byte of those inputs.
 const LARGE: u8 = 0x80;
-/// Most pieces that hyper reads.
+/// Most pieces for hyper.
 const PIECES_MAX: usize = 16;
 
 thread_local! {
@@ -37,13 +37,13 @@ pub(crate) fn run(data: &[u8]) {
     let followed = Followed::of(&bytes, room);
     check_pieces(&followed, &[&bytes], room);
     check_pieces(&followed, &pieces(&bytes, split, 1), room);
-    let again = read_again(&bytes, &followed, room);
+    let again = reread(&bytes, &followed, room);
     let pieces = pieces(&bytes, split, bytes.len() / PIECES_MAX + 1);
     let (served, written) = RUNTIME.with(|runtime| runtime.block_on(served(&pieces, room)));
     check_served(&again, &served, &written);
 }
 
-/// What the client sends: two bytes stand for more than themselves.
+/// The client's bytes. Two byte values are abbreviations.
 fn sent(data: &[u8], bytes_max: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::with_capacity(data.len());
     let mut data = data.iter();
@@ -64,7 +64,7 @@ fn sent(data: &[u8], bytes_max: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pieces of one size, or of many.
+/// Pieces of one size, or of various sizes.
 fn pieces(bytes: &[u8], split: u8, size_min: usize) -> Vec<&[u8]> {
     let mut random = Random::new(u64::from(split));
     let (mut pieces, mut rest) = (Vec::new(), bytes);
@@ -77,11 +77,11 @@ fn pieces(bytes: &[u8], split: u8, size_min: usize) -> Vec<&[u8]> {
     pieces
 }
 
-/// Where the guard was after every byte, read one by one.
+/// The state of the guard after every byte, read one by one.
 pub(super) struct Followed {
-    /// After none, after the first, and so on; up to the first byte that was refused.
+    /// After none, after the first, and so on, up to the first rejected byte.
     pub places: Vec<Place>,
-    /// Which byte was refused.
+    /// The rejected byte.
     pub refused: Option<(usize, Refusal)>,
 }
 
@@ -99,7 +99,7 @@ impl Followed {
         Followed { places, refused: None }
     }
 
-    /// Where the head of a request ends, if it does.
+    /// The end of the head of a request, if it has one.
     pub(super) fn end_of_head(&self, request: usize) -> Option<usize> {
         let end = self.places.partition_point(|place| place.complete <= request as u64);
         (end < self.places.len()).then_some(end)
@@ -115,7 +115,7 @@ fn is_about_size(why: Refusal) -> bool {
     matches!(why, Refusal::TooLarge | Refusal::NoRoom)
 }
 
-/// The guard comes to the same places and the same end however the bytes arrive.
+/// The guard reaches the same states and the same end in whatever pieces the bytes arrive.
 fn check_pieces(followed: &Followed, pieces: &[&[u8]], room: usize) {
     let (mut scanner, mut at) = (Scanner::new(room), 0);
     for piece in pieces {
@@ -127,7 +127,7 @@ fn check_pieces(followed: &Followed, pieces: &[&[u8]], room: usize) {
             Err((good, why)) => {
                 let (bad, because) = followed.refused.expect("byte by byte it is accepted");
                 match is_about_size(why) {
-                    // How much of a line is too much is seen where the piece ends.
+                    // An oversized line is detected at the end of the piece.
                     true => {
                         assert!(is_about_size(because) && at + good <= bad && bad < at + piece.len(), "{because:?}")
                     }
@@ -142,8 +142,9 @@ fn check_pieces(followed: &Followed, pieces: &[&[u8]], room: usize) {
     assert_eq!(followed.refused, None, "{at} bytes were accepted");
 }
 
-/// hyper serves what was read again, in that order, and nothing else; if it does not serve all of it, the client is refused.
-fn check_served(again: &Again, served: &[Served], written: &[u8]) {
+/// hyper serves the requests of the second reading, in that order, and nothing else. If it does not serve all of them,
+/// the client gets an error.
+fn check_served(again: &Reread, served: &[Served], written: &[u8]) {
     let is_refused = || written.windows(10).any(|start| start == b"HTTP/1.1 4" || start == b"HTTP/1.1 5");
     assert!(served.len() <= again.requests.len(), "{served:?} instead of {:?}", again.requests);
     for (request, served) in again.requests.iter().zip(served) {
@@ -153,7 +154,7 @@ fn check_served(again: &Again, served: &[Served], written: &[u8]) {
         match (&request.body, &served.body) {
             (Some(body), Some(served)) => assert_eq!(body, served, "another body"),
             (None, Some(served)) => panic!("{served:?} is no whole body"),
-            // hyper has bounds on extensions and trailers.
+            // hyper limits extensions and trailers.
             (Some(_), None) => assert!(request.is_chunked && is_refused(), "a whole body broke off"),
             (None, None) => {}
         }

@@ -1,4 +1,4 @@
-//! Ids and cursors: whatever is accepted is written back exactly as it came.
+//! Ids and cursors: an accepted one is written back exactly as it was read.
 
 use posthaste_wire::id::{BulkActionId, MessageId, Position, Seq};
 

@@ -1,7 +1,7 @@
-//! Frames of the journal: what was written is read back, what was not is no frame, and ops that can be read can be
-//! written again.
+//! Frames of the journal: a written frame is read back, other bytes are not a frame, and readable ops can be written
+//! again.
 //!
-//! The bytes are tried as a frame, and as the payload of one that was written whole.
+//! The bytes are tried as a frame, and as the payload of a complete frame.
 
 use posthaste_store::journal::frame::{Seal, decode, encode, ops};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(data: &[u8]) {
     check_damage(&written, data.iter().fold(data.len(), |sum, byte| sum.wrapping_mul(31) + usize::from(*byte)));
 }
 
-/// One wrong bit, a missing end, or another segment: no frame.
+/// A flipped bit, a truncated end, or another segment: not a frame.
 fn check_damage(written: &[u8], at: usize) {
     let (byte, bit) = (at / 8 % written.len(), at % 8);
     let mut damaged = written.to_vec();

@@ -1,4 +1,4 @@
-//! One file per target, and one for all webhooks. What a target asserts is its documentation.
+//! One file per target, and one for all webhooks. The assertions of a target are its documentation.
 
 pub(crate) mod answer;
 pub(crate) mod batch;
@@ -11,7 +11,7 @@ pub(crate) mod egress;
 pub(crate) mod filters;
 pub(crate) mod flow_control;
 pub(crate) mod heads;
-mod heads_again;
+mod heads_reread;
 pub(crate) mod ids;
 pub(crate) mod journal;
 pub(crate) mod publish_headers;
@@ -29,23 +29,23 @@ pub(crate) mod workflow_steps;
 
 use posthaste_wire::time::Timestamp;
 
-/// The time that targets tell whoever asks.
+/// The current time in all targets.
 pub(crate) const NOW: Timestamp = Timestamp(1_780_315_200_000);
 
-/// Longest refusal: an answer never repeats a whole hostile request.
+/// Longest rejection: a response never repeats a whole hostile request.
 const REFUSAL_BYTES_MAX: usize = 20 * 1024;
 
-/// A refusal says something, and not too much.
+/// A rejection is not empty, and not too long.
 fn check_refusal(text: &str) {
     assert!(!text.is_empty() && text.len() <= REFUSAL_BYTES_MAX, "a refusal of {} bytes", text.len());
 }
 
-/// The same for a page, which shows what was typed to whoever typed it: a few letters may need several.
+/// The same for a page, which shows the input to its author. Each letter may need several bytes.
 fn check_refusal_of(text: &str, typed: usize) {
     assert!(!text.is_empty() && text.len() <= REFUSAL_BYTES_MAX + 16 * typed, "a refusal of {} bytes", text.len());
 }
 
-/// The first byte chooses, the rest is the input.
+/// The first byte selects a variant, the rest is the input.
 fn choice(data: &[u8]) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(first, rest)| (*first, rest))
 }

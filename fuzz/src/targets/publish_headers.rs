@@ -1,4 +1,4 @@
-//! The headers of a publish: whatever is accepted keeps its bounds and can be sent over HTTP.
+//! The headers of a publish: accepted ones are within the limits and can be sent over HTTP.
 //!
 //! One header per line, `Name: value`; a first line that begins with `?` is the query.
 
@@ -20,13 +20,13 @@ pub(crate) fn run(data: &[u8]) {
     check(&headers, &split_query(query).config);
 }
 
-/// A line taken apart.
+/// Splits a line.
 fn header_of(line: &[u8]) -> Option<(&str, &[u8])> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     Some((std::str::from_utf8(&line[..colon]).ok()?, &line[colon + 1..]))
 }
 
-/// Reads headers and settings of a query, and checks what comes of it.
+/// Reads headers and settings of a query, and checks the result.
 pub(crate) fn check(headers: &[(&str, &[u8])], config: &[(String, String)]) {
     let read = |headers: &[(&str, &[u8])]| parse(merge_query(headers.iter().copied(), config), &LIMITS, super::NOW);
     let options = read(headers);

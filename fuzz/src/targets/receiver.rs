@@ -1,5 +1,5 @@
-//! The kit's check of deliveries: what it takes is signed with one of the keys, for this URL, this time and this
-//! body; what the server signs it takes; and nothing that differs in a character.
+//! The kit's verification of deliveries: an accepted token is signed with one of the keys, for this URL, this time and
+//! this body. Tokens of the server are accepted, and tokens with any changed character are not.
 //!
 //! The token, a line break, the body.
 
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use std::time::{Duration, UNIX_EPOCH};
 
 const URL: &str = "https://app.example.com/api/jobs/run";
-/// Those of the vectors, so that some seeds are good.
+/// Keys of the vectors, so that some seeds are valid.
 const KEYS: [&str; 2] = ["sig_test_current_4Kq8vWz1Lr7T", "sig_test_next_9Yb3nHc6Pf2M"];
 
 pub(crate) fn run(data: &[u8]) {
@@ -41,7 +41,7 @@ fn verify(receiver: &Receiver, token: &[u8], body: &[u8]) -> Option<Verified> {
     receiver.verify(&headers, &Uri::default(), body).ok()
 }
 
-/// Whether the token is taken if the header names this message.
+/// Whether the token is accepted if the header contains this message id.
 fn is_taken_as(receiver: &Receiver, token: &str, body: &[u8], message_id: &'static str) -> bool {
     let mut headers = HeaderMap::new();
     headers.insert(SIGNATURE_HEADER, HeaderValue::from_str(token).expect("a token is text"));
@@ -49,7 +49,7 @@ fn is_taken_as(receiver: &Receiver, token: &str, body: &[u8], message_id: &'stat
     receiver.verify(&headers, &Uri::default(), body).is_ok()
 }
 
-/// Another reading of the same token.
+/// Verifies the same token independently.
 fn is_proven(token: &[u8], body: &[u8], verified: &Verified) -> bool {
     let token = std::str::from_utf8(token).expect("a token is text");
     let [header, claims, mac] = token.split('.').collect::<Vec<_>>()[..] else { return false };
@@ -74,13 +74,13 @@ fn is_proven(token: &[u8], body: &[u8], verified: &Verified) -> bool {
         && claims["body"].as_str().is_some_and(|claim| claim == hash || claim == hash.trim_end_matches('='))
 }
 
-/// What the server signs is taken, for exactly what it was signed for.
+/// A token of the server is accepted exactly for what it was signed for.
 fn check_signed(url: &[u8], body: &[u8]) {
     let (at, url) = choice(url);
     let url = String::from_utf8_lossy(url);
     let hash = body_hash(body);
     let expires_at = NOW.plus_millis(1_000 + u64::from(at) * 1_000);
-    // Every second one names its message.
+    // Every second one contains its message id.
     let message_id = (at % 2 == 1).then_some("msg_1");
     let (jwt_id, hops) = ("jwt_1", at.into());
     let claims = Claims { url: &url, issued_at: NOW, expires_at, jwt_id, body_hash: &hash, message_id, hops };

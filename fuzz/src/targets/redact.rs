@@ -1,4 +1,4 @@
-//! Lists of what to hide: what was read hides what it names, also after it was stored.
+//! Lists of fields to redact: an accepted list hides what it names, also after it was stored.
 
 use posthaste_wire::header;
 use posthaste_wire::id::TenantId;

@@ -1,6 +1,6 @@
-//! When a receiver asks to be tried again: believed within a day, never at once, and never fatal.
+//! Retry headers of a receiver: the wait is at most a day, never zero, and never an error.
 //!
-//! One header per line, `Name: value`, of an answer; the first byte chooses its status.
+//! One header of a response per line, `Name: value`. The first byte selects the status.
 
 use super::{NOW, choice};
 use posthaste_engine::event::Response;

@@ -1,4 +1,4 @@
-//! Retry-delay expressions, compared with an evaluator that computes while it reads.
+//! Retry-delay expressions, compared with an evaluator that computes while parsing.
 
 use posthaste_wire::retry_delay::{DELAY_MS_MAX, InvalidExpression, RetryDelay};
 
@@ -24,7 +24,7 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(checked.is_ok(), all_numbers, "{text:?}");
 }
 
-/// The value of an expression; `None` when it cannot be read.
+/// The value of an expression; `None` if it is invalid.
 fn evaluate(text: &str, retried: f64) -> Option<f64> {
     let tokens = tokens(text)?;
     let mut reader = Reader { tokens: &tokens, retried };
@@ -62,7 +62,7 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// Where a number ends: digits, decimals, exponent.
+/// The end of a number: digits, decimals, exponent.
 fn number_end(text: &str) -> Option<usize> {
     let digits = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
     let mut end = digits(0);

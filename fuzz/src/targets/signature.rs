@@ -1,4 +1,4 @@
-//! Signatures: a verifier that shares no code with the signer reads exactly the claims, and no other token passes.
+//! Signatures: a verifier that shares no code with the signer reads exactly the claims, and accepts no other token.
 
 use super::choice;
 use base64::Engine;
@@ -21,7 +21,7 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(hash, URL_SAFE.encode(Sha256::digest(body)));
     let issued_at = Timestamp(super::NOW.0 + u64::from(at));
     let expires_at = issued_at.plus_millis(300_000);
-    // Every second one names its message.
+    // Every second one contains its message id.
     let message_id = (at % 2 == 1).then_some(jwt_id.as_str());
     let claims = Claims { url, issued_at, expires_at, jwt_id, body_hash: &hash, message_id, hops: hops.into() };
     let token = sign(&SigningKey::new(key.as_str()), &claims);
@@ -40,7 +40,7 @@ pub(crate) fn run(data: &[u8]) {
     check_forgeries(&token, key, usize::from(at));
 }
 
-/// One changed character, one that is missing, or another key.
+/// A changed character, a missing one, or another key.
 fn check_forgeries(token: &str, key: &str, at: usize) {
     let at = at * 7 % token.len();
     let mut changed = token.as_bytes().to_vec();
@@ -51,7 +51,7 @@ fn check_forgeries(token: &str, key: &str, at: usize) {
     assert_eq!(verify(token, &format!("{key}x")), None);
 }
 
-/// The claims of a token, if this key signed it.
+/// The claims of a token if this key signed it.
 fn verify(token: &str, key: &str) -> Option<Value> {
     let (signed, mac) = token.rsplit_once('.')?;
     let (header, payload) = signed.split_once('.')?;

@@ -1,6 +1,6 @@
-//! What the store gives back, if somebody else wrote it: an error that says so, or a value that can be stored again.
+//! Rows that another program wrote to the store: reading them gives an error, or a value that can be stored again.
 //!
-//! The first byte chooses: a JSON column of one of the types, or a row of any values.
+//! The first byte selects a JSON column of one of the types, or a row of any values.
 
 use super::choice;
 use posthaste_engine::bulk_action::BulkAction;
@@ -67,7 +67,7 @@ fn row(data: &[u8]) {
     }
 }
 
-/// A wrong value is damage that stops the node; "try again" would be said for ever.
+/// A wrong value is damage, which stops the node. A temporary error would be retried forever.
 fn check<T>(read: Result<T, StoreError>) -> Option<T> {
     match read {
         Ok(value) => Some(value),
@@ -76,7 +76,7 @@ fn check<T>(read: Result<T, StoreError>) -> Option<T> {
     }
 }
 
-/// A stored schedule with any cron expression ticks without trouble.
+/// A stored schedule with any cron expression fires without a panic.
 fn fire(schedule: &Schedule) {
     match schedule.tick(super::NOW) {
         Tick::Fire { at, .. } => assert!(at <= super::NOW),
@@ -85,7 +85,7 @@ fn fire(schedule: &Schedule) {
     }
 }
 
-/// Values of a row: one byte says of which kind, and for text and bytes the next says how long.
+/// Values of a row: one byte selects the kind, and for text and bytes the next one is the length.
 fn values(data: &[u8]) -> Vec<Value> {
     let mut values = Vec::new();
     let mut rest = data;

@@ -1,4 +1,4 @@
-//! Bodies about URL groups, and what they do to a group.
+//! Bodies about URL groups, and their effect on a group.
 
 use posthaste::api::fuzzing::url_group;
 use posthaste_engine::limits::{GROUP_ENDPOINTS_MAX, URL_BYTES_MAX};

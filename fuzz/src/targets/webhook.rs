@@ -1,5 +1,5 @@
-//! The kit's checks of webhooks, one target for each scheme: what is taken holds the MAC of this body; what is signed
-//! is taken within its time; and nothing is that differs in a character.
+//! The kit's verification of webhooks, one target for each scheme: an accepted request contains the MAC of this body. A
+//! signed request is accepted within its time, and requests with any changed character are not.
 //!
 //! Header lines, `Name: value`, an empty line, the body.
 
@@ -14,31 +14,31 @@ use posthaste_kit::webhook::{
 };
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The secrets of the vectors, so that some seeds are good.
+/// Secrets of the vectors, so that some seeds are valid.
 const STRIPE: &str = "whsec_test_stripe_secret_0123456789";
 const GITHUB: &str = "github-test-secret";
 const STANDARD_KEY: &str = "whsec_AQIDBAUGBwgBAgMEBQYHCAECAwQFBgcIAQIDBAUGBwg=";
 const GENERIC: &str = "generic-secret";
 const STATIC: &str = "static-secret-123";
-/// How old a request may be.
+/// The maximum age of a request.
 const TOLERANCE: i64 = 300;
 
 /// Header lines.
 type Lines = Vec<(&'static str, String)>;
 
-/// What must be in the headers of a request, given its headers by their names and its body.
+/// Returns the required value and the time from the headers, given the headers by name and the body.
 type Proof = for<'a> fn(&dyn Fn(&str) -> &'a str, &[u8]) -> (String, Option<&'a str>);
 
-/// A scheme, and what this target knows of it.
+/// A scheme, and what this target knows about it.
 struct Checked {
     scheme: Box<dyn Scheme>,
-    /// What is sent with a body at a time.
+    /// The headers for a body at a time.
     sign: fn(&[u8], i64) -> Lines,
-    /// What has to be in the headers, and the time that they say.
+    /// The required value in the headers, and the time that they contain.
     proof: Proof,
-    /// Of these lines each character counts; the others are not signed.
+    /// In this many lines each character counts. The others are not signed.
     signed_lines: usize,
-    /// Whether old requests are refused.
+    /// Whether old requests are rejected.
     is_timed: bool,
     /// Whether the body is signed.
     is_body_signed: bool,
@@ -169,7 +169,7 @@ fn check(data: &[u8], checked: &Checked) {
     }
     let (high, rest) = choice(data);
     let (low, body) = choice(rest);
-    // Mostly near the ends of the time that is taken.
+    // Mostly near the ends of the accepted time.
     let offset = i64::from(high as i8) * 5 + i64::from(low % 5);
     let now = i64::try_from(NOW.as_seconds()).expect("it is not that late");
     let lines = (checked.sign)(body, now + offset);
@@ -184,7 +184,7 @@ fn check(data: &[u8], checked: &Checked) {
     check_forgeries(checked, &lines, body, low.into());
 }
 
-/// One changed character, one that is missing, a line too many or too few.
+/// A changed character, a missing one, or a line too many or too few.
 fn check_forgeries(checked: &Checked, lines: &Lines, body: &[u8], at: usize) {
     for line in 0..checked.signed_lines {
         let (name, value) = &lines[line];
@@ -213,7 +213,7 @@ fn verify(checked: &Checked, headers: &HeaderMap, body: &[u8]) -> Option<Authent
     checked.scheme.verify(&Incoming { headers, uri: &Uri::default(), body }, now).ok()
 }
 
-/// Another reading of the same headers: what belongs to the body is in them, and the time is near.
+/// Verifies the same headers independently: they contain the value for this body, and the time is recent.
 fn is_proven(checked: &Checked, headers: &HeaderMap, body: &[u8]) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (expected, at) = (checked.proof)(&text, body);
@@ -223,7 +223,7 @@ fn is_proven(checked: &Checked, headers: &HeaderMap, body: &[u8]) -> bool {
     is_there && at.is_none_or(|at| at.parse().is_ok_and(is_near))
 }
 
-/// An id can be a header and a part of a key, whatever the sender wrote.
+/// An id is valid as a header and as a part of a key, whatever the sender wrote.
 fn check_id(authentic: &Authentic) {
     let id = authentic.id.as_str();
     assert!((1..=EVENT_ID_BYTES_MAX).contains(&id.len()), "{id}");

@@ -1,4 +1,5 @@
-//! A run with what a store has of it, for the targets that let runs decide: who reads it finds the run that decided.
+//! A run with its stored data, for the targets that make decisions on runs. Reading the stored data must give the run
+//! that made the decisions.
 
 use super::NOW;
 use bytes::Bytes;
@@ -15,9 +16,9 @@ use std::sync::Arc;
 
 pub(super) const TENANT: TenantId = TenantId(1);
 
-/// See the module's text.
+/// A run and its stored data; see the module's documentation.
 pub(super) struct Kept {
-    /// What decisions are made with.
+    /// The state that decisions use.
     pub workflow: Workflow,
     run: Run,
     entries: BTreeMap<u32, (Entry, Bytes)>,
@@ -25,21 +26,21 @@ pub(super) struct Kept {
     last: Seq,
 }
 
-/// What a decision has caused.
+/// The result of a decision.
 pub(super) struct Outcome {
     pub messages: Vec<Arc<Message>>,
     pub withdrawn: Vec<MessageId>,
 }
 
 impl Kept {
-    /// A run that has just been started.
+    /// A run that has just started.
     pub(super) fn start(id: String, config: RunConfig, first: NewEntry, invoker: Option<Invoker>) -> (Kept, Outcome) {
         let (tenant, created_at, url) = (TENANT, NOW, "https://app.example/flow".to_owned());
         let new = NewRun { tenant, id, created_at, url, config, invoker, first };
         Kept::begin(Seq::next(Seq::MIN, NOW), |out| Workflow::start(new, out))
     }
 
-    /// A run that begins where this one ended.
+    /// A new run that restarts this one.
     pub(super) fn again(&self, begin: impl FnOnce(&Record, &mut Outbox<'_>) -> Workflow) -> (Kept, Outcome) {
         let record = self.read();
         Kept::begin(self.last, |out| begin(&record, out))
@@ -53,7 +54,7 @@ impl Kept {
         (kept, outcome)
     }
 
-    /// Lets the run decide.
+    /// Lets the run make a decision.
     pub(super) fn decide<T>(&mut self, decide: impl FnOnce(&mut Workflow, &mut Outbox<'_>) -> T) -> (T, Outcome) {
         let workflow = &mut self.workflow;
         let (decided, changes, outcome) = caused(&mut self.last, |out| decide(workflow, out));
@@ -66,7 +67,7 @@ impl Kept {
         self.notes[&key].body.clone()
     }
 
-    /// The run with all bytes, as it is read: what is stored of it must be the run that decided.
+    /// The run with all bytes, as it is read from the store. It must be the run that made the decisions.
     pub(super) fn read(&self) -> Record {
         let read_entry = |(entry, body): &(Entry, Bytes)| {
             let (gist, terms) = (Arc::new(reread(&*entry.gist)), Arc::new(reread(&*entry.terms)));

@@ -1,7 +1,7 @@
-//! What clients of workflows send: a publish with the headers of a run, a trigger without a client, a wait. Whatever is
-//! accepted moves a run on, can be stored, and can be delivered over HTTP.
+//! Requests of workflow clients: a publish with the headers of a run, a trigger without a client, a wait. An accepted
+//! request advances a run, can be stored, and can be delivered over HTTP.
 //!
-//! The first byte chooses. Header lines follow, `Name: value`, then an empty line and the body.
+//! The first byte selects the kind. Header lines follow, `Name: value`, then an empty line and the body.
 
 use super::workflow_kept::Kept;
 use super::workflow_steps::LIMITS;
@@ -69,7 +69,7 @@ fn check(asked: Asked) {
     }
 }
 
-/// An entry is appended once, however often it is sent.
+/// An entry is appended once, even if it is sent several times.
 fn check_append(entry: NewEntry) {
     let first = NewEntry::step(b"{}".to_vec().into(), Vec::new(), NOW);
     let (mut kept, _) = Kept::start("wfr_1".to_owned(), RunConfig::default(), first, None);
@@ -83,7 +83,7 @@ fn check_append(entry: NewEntry) {
     assert_eq!(kept.read().bodies[1..], [entry.body]);
 }
 
-/// A wait ends by its event, and the result is the step with what came.
+/// An event ends a wait, and the result is the step with the data of the event.
 fn check_wait(wait: AskedWait) {
     let AskedWait { run, event, step, timeout: (timeout, timeout_ms), headers, terms } = wait;
     check_name(&run);
@@ -108,7 +108,7 @@ fn check_name(name: &str) {
     assert!((1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control), "{name:?}");
 }
 
-/// What a run sends can be sent.
+/// The messages of a run can be sent.
 pub(crate) fn check_messages(messages: &[std::sync::Arc<Message>]) {
     for (name, value) in messages.iter().flat_map(|message| &message.spec.headers) {
         assert!(HeaderName::from_bytes(name.as_bytes()).is_ok(), "{name:?} cannot be sent");
@@ -117,7 +117,7 @@ pub(crate) fn check_messages(messages: &[std::sync::Arc<Message>]) {
     }
 }
 
-/// Names that only the server may set: signatures, ids, counts, where a message comes from.
+/// Headers that only the server may set: signatures, ids, counts, and the origin of a message.
 const OF_SERVER: [&str; 8] = [
     "Upstash-Signature",
     "Upstash-Message-Id",
@@ -129,7 +129,7 @@ const OF_SERVER: [&str; 8] = [
     "Posthaste-Hops",
 ];
 
-/// No client makes the server send these.
+/// Clients cannot make the server send these headers.
 fn check_may_travel(name: &str) {
     let is_of_proxy = name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("proxy-"));
     let is_of_server = OF_SERVER.iter().any(|known| known.eq_ignore_ascii_case(name));

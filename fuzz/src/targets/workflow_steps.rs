@@ -1,7 +1,7 @@
-//! The steps of a run, whatever they say of themselves: forged numbers, results of nothing, plans of plans. The run goes
-//! on or ends, its list is what was sent, byte for byte, and its log can be shown.
+//! The steps of a run with arbitrary metadata: forged numbers, results of missing steps, plans of plans. The run
+//! continues or ends, its list is exactly what was sent, and its log can be shown.
 //!
-//! One line is one thing that happens; its first byte says which, and the rest is a step.
+//! Each line is an event. Its first byte selects the kind, and the rest is a step.
 
 use super::workflow_kept::{Kept, Outcome, TENANT};
 use super::workflow_publish::check_messages;
@@ -20,7 +20,7 @@ use posthaste_wire::id::MessageId;
 use posthaste_wire::workflow::CallType;
 
 pub(super) const LIMITS: Limits = Limits { entries: 200, bytes: 1 << 20, duration_ms: 1_000_000 };
-/// Things that happen in one input.
+/// Most events of one input.
 const LINES_MAX: usize = 60;
 
 pub(crate) fn run(data: &[u8]) {
@@ -33,7 +33,7 @@ pub(crate) fn run(data: &[u8]) {
         let outcome = happen(&mut kept, kind, text);
         check_messages(&outcome.messages);
         check_step(&before, &kept.workflow, &outcome);
-        // Clients may send a result again; what the server adds by itself is the first one.
+        // Clients may send a result again. A result that the server adds itself is the first one.
         if let 3 | 6 = kind % 10 {
             check_results(&before, &kept.workflow);
         }
@@ -125,7 +125,7 @@ fn happen(kept: &mut Kept, kind: u8, text: &[u8]) -> Outcome {
     }
 }
 
-/// Entries only ever come behind others, and what a run that has ended sends is at most the news of it.
+/// Entries are only ever appended, and a run that has ended sends at most the notification of its end.
 fn check_step(before: &Workflow, after: &Workflow, outcome: &Outcome) {
     assert!(after.entries.len() >= before.entries.len());
     for (old, new) in before.entries.iter().zip(&after.entries) {
@@ -146,7 +146,7 @@ fn check_step(before: &Workflow, after: &Workflow, outcome: &Outcome) {
     }
 }
 
-/// A step that has a result gets no second one.
+/// A step that has a result never gets a second one.
 fn check_results(before: &Workflow, after: &Workflow) {
     for new in after.entries[before.entries.len()..].iter().filter(|new| new.is_result() && new.gist.info.id > 0) {
         let is_there = before.entries.iter().any(|old| old.is_result() && old.gist.info.id == new.gist.info.id);

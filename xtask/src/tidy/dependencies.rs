@@ -1,21 +1,21 @@
-//! What a crate cannot reach, it cannot do: the pure crates stay free of clocks, networks and disks, and what is
-//! shipped has no bugs on purpose. The library for handlers does not know the server.
+//! Forbidden dependencies. The pure crates depend on no clock, network or disk, the shipped program contains no planted
+//! bugs, and the library for handlers does not depend on the server.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
-/// A crate and what must not be among its dependencies, near or far.
+/// A crate, and the crates that must not be among its direct or indirect dependencies.
 const FORBIDDEN: [(&str, &[&str]); 7] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-faults", &["tokio", "hyper", "axum", "rusqlite", "posthaste-engine"]),
-    // Storage blocks, and knows no network.
+    // Storage blocks, and does not know the network.
     ("posthaste-store", &["tokio", "hyper", "axum", "getrandom", "posthaste", "posthaste-delivery"]),
     // An attempt stores nothing: its outcome is an event for the node.
     ("posthaste-delivery", &["axum", "rusqlite", "posthaste", "posthaste-store"]),
-    // A library for others: it knows the words of the server, and not the server.
+    // A library for others: it shares types with the server, but does not depend on it.
     ("posthaste-kit", &["posthaste", "posthaste-engine", "rusqlite"]),
 ];
 
@@ -34,7 +34,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What is shipped, and the feature that it must not have.
+/// The shipped crate, and the feature that it must not have.
 const SHIPPED: &str = "posthaste";
 const PLANTED_BUGS: &str = "planted-bugs";
 
@@ -43,7 +43,7 @@ fn planted_bugs(listing: &str) -> Option<String> {
     Some(format!("{SHIPPED}: is built with {PLANTED_BUGS}, which is for tests only: {line}"))
 }
 
-/// Everything that a crate is built from, a line each.
+/// The dependency tree of a crate, one line each.
 fn listing(root: &Path, part: &str, options: &[&str]) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -55,7 +55,7 @@ fn listing(root: &Path, part: &str, options: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `tokio v1.2.3 (*)` is `tokio`.
+/// `tokio v1.2.3 (*)` becomes `tokio`.
 fn names(listing: &str) -> Vec<String> {
     listing.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn intruders_are_found_by_their_whole_name() {
+    fn forbidden_crates_are_found_by_their_whole_name() {
         let names = names("posthaste-engine v0.1.0 (path)\ntokio-util v0.7.0\nserde v1.0.0 (*)\n\n");
         assert_eq!(names, ["posthaste-engine", "tokio-util", "serde"]);
         assert_eq!(intruders(&names, &["tokio"]).count(), 0);

@@ -1,4 +1,4 @@
-//! Functions stay short. Those that are not are listed with their length, and may only shrink.
+//! Functions stay short. Longer ones are listed with their length, and may only shrink.
 
 use crate::tree::{File, Tree};
 
@@ -42,7 +42,7 @@ struct Function<'a> {
     lines: usize,
 }
 
-/// The functions of a file that rustfmt has formatted: each ends with the `}` that stands below its start.
+/// The functions of a file that rustfmt has formatted: each ends with a `}` at the indentation of its start.
 fn functions(file: &File) -> Vec<Function<'_>> {
     let lines: Vec<&str> = file.text.lines().collect();
     let mut functions = Vec::new();
@@ -61,7 +61,7 @@ fn functions(file: &File) -> Vec<Function<'_>> {
     functions
 }
 
-/// The name, if the line begins a function.
+/// The name if the line begins a function.
 fn function_name(line: &str) -> Option<&str> {
     let (before, after) = line.split_once("fn ")?;
     let is_qualifier = |word: &str| word.starts_with("pub") || ["async", "const", "unsafe", "extern"].contains(&word);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_comments_are_no_functions() {
+    fn calls_and_comments_are_not_functions() {
         for line in ["// the fn long", "let f: fn (u8) = x;", "    call(|fn_name| 1)", "type F = fn (u8);"] {
             assert_eq!(function_name(line), None, "{line}");
         }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_code_and_parts_of_words_are_not() {
+    fn questions_code_and_parts_of_words_are_not_found() {
         assert_eq!(count("What is late? Ask `what is told`.\n\n```bash\n# What is told\n```\n"), 0);
         assert_eq!(count("The threshold holds; untold retells nothing."), 0);
     }

@@ -1,16 +1,16 @@
-//! The texts that Rust code shows to users: its string literals, and the help that clap makes of doc comments.
+//! The texts that Rust code shows to users: its string literals, and the doc comments that clap turns into help.
 //!
-//! [`shown`] is a small lexer: it knows comments, strings, characters and lifetimes, and nothing else of Rust. Tests are
-//! left out: nobody but developers reads what they print.
+//! [`shown`] is a small lexer that knows only comments, strings, characters and lifetimes. It leaves out tests, because
+//! only developers read their output.
 
 use crate::tree::{File, Tree};
 
-/// Names of a file from which clap makes help.
+/// Names that show that clap creates help from a file.
 const CLAP: [&str; 4] = ["clap::Args", "clap::Parser", "clap::Subcommand", "derive(Parser"];
-/// What stands before a module of tests.
+/// The text before a module of tests.
 const TESTS: &str = "#[cfg(test)]\nmod ";
 
-/// The files and directories of modules that are compiled for tests only.
+/// The files and directories of modules that are compiled only for tests.
 pub(super) fn test_modules(tree: &Tree) -> Vec<String> {
     let sources = tree.files.iter().filter(|file| file.is_rust());
     let modules = sources.flat_map(|file| {
@@ -22,7 +22,7 @@ pub(super) fn test_modules(tree: &Tree) -> Vec<String> {
     modules.collect()
 }
 
-/// Where the modules of a file lie.
+/// The directory of a file's modules.
 fn home(path: &str) -> &str {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     match stem.rsplit_once('/') {
@@ -78,7 +78,7 @@ fn literals(code: &str) -> Vec<String> {
     found
 }
 
-/// Keeps what stands between `start` and `start + length`, and returns what comes `close` bytes after it.
+/// Adds the text between `start` and `start + length`, and returns the text `close` bytes after it.
 fn take<'a>(rest: &'a str, start: usize, length: usize, close: usize, found: &mut Vec<String>) -> &'a str {
     let end = (start + length).min(rest.len());
     found.push(rest[start..end].to_owned());
@@ -108,7 +108,7 @@ fn raw<'a>(rest: &'a str, found: &mut Vec<String>) -> &'a str {
     take(rest, start, length, close.len(), found)
 }
 
-/// The length of a character such as `'"'` or `'\''`; 1 where a lifetime starts.
+/// The length of a character such as `'"'` or `'\''`; 1 at the start of a lifetime.
 fn character(rest: &str) -> usize {
     let mut chars = rest.char_indices().skip(1);
     match (chars.next(), chars.next()) {
@@ -121,7 +121,8 @@ fn character(rest: &str) -> usize {
     }
 }
 
-/// What people read of a literal: without placeholders, continued lines joined. SQL and single words are none of it.
+/// The readable text of a literal: without placeholders, and with continued lines joined. SQL and single words have
+/// none.
 fn prose(literal: &str) -> String {
     let is_sql = ["SELECT ", "INSERT ", "UPDATE ", "DELETE FROM", "CREATE ", "ALTER ", "PRIMARY KEY"];
     if !literal.contains(' ') || is_sql.iter().any(|word| literal.contains(word)) {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_sql_and_single_words_are_no_prose() {
+    fn placeholders_sql_and_single_words_are_not_prose() {
         assert_eq!(texts("\"it {told} them\"; \"told\"; \"SELECT a -- told\""), ["it … them"]);
         assert_eq!(texts("f(\"one \\\n        two\")"), ["one two"]);
     }

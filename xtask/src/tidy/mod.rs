@@ -1,4 +1,4 @@
-//! The rules, one function each. A rule returns what is wrong, each problem as a line for people.
+//! The rules, one function each. A rule returns its problems, each as a line for people.
 
 mod dependencies;
 mod functions;
@@ -9,7 +9,7 @@ mod supply;
 use crate::tree::{File, Tree};
 use anyhow::Result;
 
-/// Where the time may be read: everything else gets it passed in.
+/// Where the time may be read. All other code gets it as an argument.
 const CLOCKS: [&str; 11] = [
     "crates/delivery/src/",
     "crates/kit/src/clock.rs",
@@ -24,7 +24,7 @@ const CLOCKS: [&str; 11] = [
     "crates/store/src/journal/",
 ];
 
-/// Tests wait for conditions. These files may pause, and say why.
+/// Tests wait for conditions. These files may pause, for the given reason.
 const PAUSES: [(&str, &str); 13] = [
     ("crates/kit/tests/job/support.rs", "handlers that take time by a clock that is paused"),
     ("crates/kit/tests/publish/main.rs", "the inside of the polling loop"),
@@ -63,7 +63,7 @@ fn clocks(tree: &Tree) -> Vec<String> {
     found(strangers, &reads, "reads the clock; take the time as an argument, or extend CLOCKS in xtask/src/tidy/mod.rs")
 }
 
-/// A step of a workflow: it is the server that waits.
+/// A step of a workflow, in which the server waits.
 const SLEEP_STEP: &str = "context.sleep(";
 
 /// Tests do not sleep.
@@ -90,13 +90,13 @@ fn pauses(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Every file says what it is for.
+/// Every file has a header.
 fn headers(tree: &Tree) -> Vec<String> {
     let bare = tree.files.iter().filter(|file| file.is_rust() && !file.text.starts_with("//!"));
     bare.map(|file| format!("{}:1: has no header; start it with //! and what the file is for", file.path)).collect()
 }
 
-/// ARCHITECTURE.md names every module at the top of a crate.
+/// ARCHITECTURE.md names the top modules of every crate.
 fn map(tree: &Tree) -> Vec<String> {
     let Some(map) = tree.text("ARCHITECTURE.md") else { return vec!["ARCHITECTURE.md is missing".to_owned()] };
     let names = |name: &str| ["", ".rs", "/"].iter().any(|end| map.contains(&format!("`{name}{end}`")));
@@ -106,7 +106,7 @@ fn map(tree: &Tree) -> Vec<String> {
     absent.map(|(part, module)| format!("ARCHITECTURE.md: does not mention `{module}` of {part}")).collect()
 }
 
-/// `crates/wire/src/id.rs` and everything below `crates/wire/src/id/` is module `id` of `crates/wire`.
+/// `crates/wire/src/id.rs`, and everything below `crates/wire/src/id/`, is module `id` of `crates/wire`.
 fn top_module(path: &str) -> Option<(&str, &str)> {
     let (part, inside) = path.split_once("/src/")?;
     if !part.starts_with("crates/") {
@@ -119,7 +119,7 @@ fn top_module(path: &str) -> Option<(&str, &str)> {
     (module != "lib").then_some((part, module))
 }
 
-/// Nothing names a directory of somebody's machine.
+/// No file contains a directory of a particular machine.
 fn machine_paths(tree: &Tree) -> Vec<String> {
     let roots = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
     let mut problems = Vec::new();
@@ -138,7 +138,7 @@ fn machine_paths(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// There is a place for what the next version brings.
+/// The changelog has a section for the next version.
 fn changelog(tree: &Tree) -> Vec<String> {
     match tree.text("CHANGELOG.md") {
         Some(text) if text.lines().any(|line| line.starts_with("## ") && line.contains("Unreleased")) => Vec::new(),
@@ -146,7 +146,7 @@ fn changelog(tree: &Tree) -> Vec<String> {
     }
 }
 
-/// Lock files name versions and hashes, not the servers they came from.
+/// Lock files contain versions and hashes, but not the servers they came from.
 fn lockfiles(tree: &Tree) -> Vec<String> {
     let locks = tree.files.iter().filter(|file| file.path.ends_with("package-lock.json"));
     found(
@@ -156,17 +156,17 @@ fn lockfiles(tree: &Tree) -> Vec<String> {
     )
 }
 
-/// Code that is shipped: not a test, not the benchmark, not this.
+/// Shipped code: not tests, not the benchmark, not this tool.
 fn is_source(file: &File) -> bool {
     file.path.starts_with("crates/") && file.path.contains("/src/")
 }
 
-/// One problem per line that holds one of the patterns, comments aside.
+/// One problem per line that contains one of the patterns, outside comments.
 fn found<'a>(files: impl Iterator<Item = &'a File>, patterns: &[&str], problem: &str) -> Vec<String> {
     found_by(files, |line| patterns.iter().any(|pattern| line.contains(pattern)), problem)
 }
 
-/// One problem per line that is wrong, comments aside.
+/// One problem per line that matches `is_wrong`, outside comments.
 fn found_by<'a>(files: impl Iterator<Item = &'a File>, is_wrong: impl Fn(&str) -> bool, problem: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for file in files {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_machines_are_found_and_others_are_not() {
+    fn only_paths_of_one_machine_are_found() {
         let work = concat!("/wo", "rk/");
         let absolute = format!("x\ncd {work}main");
         let relative = format!("cp a/b{work}c ~{work}x");

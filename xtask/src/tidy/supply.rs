@@ -1,6 +1,6 @@
-//! What the workspace is built from: licences, banned crates and sources, by `deny.toml`.
+//! The supply chain of the workspace: licences, banned crates and sources, by `deny.toml`.
 //!
-//! `cargo deny` reads the same file and knows more, but has to be installed first; this check takes a second.
+//! `cargo deny` reads the same file and knows more, but must be installed first. This check takes a second.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const FILE: &str = "deny.toml";
 
-/// The parts of `deny.toml` that are checked here.
+/// The parts of `deny.toml` that this check uses.
 #[derive(Deserialize)]
 struct Rules {
     licenses: Licenses,
@@ -36,12 +36,12 @@ struct Banned {
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Sources {
-    /// Without any, the first registry that is met is the only one.
+    /// If empty, only the first registry that occurs is allowed.
     #[serde(default)]
     allow_registry: Vec<String>,
 }
 
-/// What `cargo metadata` says.
+/// The output of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -52,7 +52,7 @@ struct Package {
     name: String,
     version: String,
     license: Option<String>,
-    /// `None` for what is in this repository.
+    /// `None` for crates of this repository.
     source: Option<String>,
 }
 
@@ -104,7 +104,7 @@ fn problems(package: &Package, rules: &Rules) -> Vec<String> {
     problems
 }
 
-/// Whether an SPDX expression can be kept with these licences; `None` if it is none. Old manifests write `/` for `OR`.
+/// Whether these licences satisfy an SPDX expression; `None` if it is invalid. Old manifests write `/` for `OR`.
 fn satisfied(expression: &str, is_allowed: &impl Fn(&str) -> bool) -> Option<bool> {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -5,7 +5,8 @@ use crate::why::{InFlow, Position};
 use posthaste_wire::time::Timestamp;
 
 impl Flows {
-    /// Why the key lets nothing start now, and what that means for this place in its line; `None` if it does let start.
+    /// Why the key lets nothing start now, and the consequence for this position in its lane; `None` if it lets
+    /// deliveries start.
     pub(crate) fn outlook(&mut self, id: FlowId, position: Position, now: Timestamp) -> Option<InFlow> {
         self.admits(id, now).err()?;
         let key = self.keys.get(&id)?;
@@ -31,10 +32,11 @@ impl Flows {
 }
 
 impl Starts {
-    /// When the rate lets the `nth` of a line start, the first being 1, if all before it start as early as they may.
+    /// When the rate allows the `nth` delivery of a lane to start, counted from 1, if all before it start as early as
+    /// possible.
     fn opens_for(&self, nth: usize, rate: u32, period_ms: u64, now: Timestamp) -> Timestamp {
         let (before, rate) = ((nth as u64).saturating_sub(1), u64::from(rate.max(1)));
-        // A whole rate more is a period later.
+        // A full rate more means one period later.
         let (periods, rest) = (before / rate, before % rate);
         let mut excess = (u64::from(self.count) + rest + 1).saturating_sub(rate);
         let mut opens = now;
@@ -58,7 +60,7 @@ mod tests {
     const T: Timestamp = Timestamp(1_780_315_200_000);
     const ID: FlowId = (TenantId(1), FlowKey(7));
 
-    /// The estimate is what happens: a line of 17 behind a used-up rate.
+    /// The estimate comes true: a lane of 17 messages at a used-up rate.
     #[test]
     fn each_of_a_line_starts_when_it_was_told() {
         for rate in [1, 2, 5] {

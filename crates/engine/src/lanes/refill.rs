@@ -1,4 +1,4 @@
-//! What lanes have left to the store, and when they ask for it again.
+//! Spilled messages of lanes, and when lanes load them again.
 
 use super::{Lane, LaneKey, Lanes};
 use crate::load_queue::Want;
@@ -9,7 +9,7 @@ use crate::planted::{self, Bug};
 const FLOW_FLOOR: usize = 8;
 
 impl Lanes {
-    /// A lane that has room for what it spilled, the first key that it lacks, and how many it asks for.
+    /// A lane with room for its spilled messages, the first missing key, and the number of messages to load.
     pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey, usize)> {
         let full = held + self.refill() > self.settings.held_max;
         let key = self.load_queue.first(full)?;
@@ -17,21 +17,21 @@ impl Lanes {
         Some((key, self.lines.get(&key)?.spilled?, max))
     }
 
-    /// How many messages a refill asks for.
+    /// The number of messages that a refill loads.
     fn refill(&self) -> usize {
         self.settings.lane_held_max.div_ceil(2)
     }
 
-    /// What the lane spilled has been read and is about to be pushed again.
+    /// Call it when the spilled messages were read and are about to be pushed again.
     pub(crate) fn begin_refill(&mut self, key: LaneKey) {
-        // Whoever is served stands behind those who wait.
+        // A lane that was served goes to the end of the queue.
         self.load_queue.set(key, Want::Nothing);
         if let Some(line) = self.lines.get_mut(&key) {
             line.spilled = None;
         }
     }
 
-    /// What was read is pushed; from `rest` on, the store may have more.
+    /// Call it when the messages were pushed. From `rest` on, the store may have more.
     pub(crate) fn end_refill(&mut self, key: LaneKey, rest: Option<DueKey>) {
         let rest = rest.filter(|_| !planted::has(Bug::RefillForgetsRest));
         if let (Some(rest), Some(line)) = (rest, self.lines.get_mut(&key)) {
@@ -41,8 +41,8 @@ impl Lanes {
         self.tidy(key);
     }
 
-    /// Messages that a lane may hold in a full shard: those that could start at once, or fewer if there are so
-    /// many lanes that they would fill the shard a second time.
+    /// How many messages a lane may hold in a full shard: those that could start at once, or fewer if there are so many
+    /// lanes that they would fill the shard again.
     pub(super) fn floor(&self, key: LaneKey) -> usize {
         let at_once = match key.1 {
             Lane::Origin(_) => self.settings.origin_in_flight_max as usize,
@@ -52,7 +52,7 @@ impl Lanes {
         at_once.min(self.settings.lane_held_max).min(share).max(1)
     }
 
-    /// Says whether a lane wants what it spilled.
+    /// Updates whether a lane wants its spilled messages.
     pub(super) fn feed(&mut self, key: LaneKey) {
         let Some(line) = self.lines.get(&key) else { return };
         let waiting = line.waiting.len();

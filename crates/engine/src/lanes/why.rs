@@ -1,4 +1,4 @@
-//! What a message that is due waits for in its lane.
+//! What a due message waits for in its lane.
 
 use super::{Lane, LaneKey, Lanes, Tenant, first_lane, origin_lane};
 use crate::message::Live;
@@ -7,8 +7,7 @@ use posthaste_wire::id::Seq;
 use posthaste_wire::time::Timestamp;
 
 impl Lanes {
-    /// What stands in the way of a message; `None` if it is in no lane. `ready` knows which waiting messages still
-    /// exist.
+    /// The obstacle of a message; `None` if it is in no lane. `ready` returns waiting messages that still exist.
     pub(crate) fn obstacle(
         &mut self,
         live: &Live,
@@ -19,7 +18,7 @@ impl Lanes {
             .into_iter()
             .filter_map(|key| Some((key, self.position(key, live)?)))
             .collect();
-        // The lane that it waits in tells more than one that may have left it to the store.
+        // The lane in which it waits is more informative than one that may have left it to the store.
         found.sort_by_key(|(_, position)| matches!(position, Position::Beyond(_)));
         let &(key, _) = found.first()?;
         for (key, position) in found {
@@ -38,7 +37,7 @@ impl Lanes {
         Some(room.map_or(Obstacle::Nothing, Obstacle::Room))
     }
 
-    /// The place of a message in a lane, which is short; behind its end if it was left to the store.
+    /// The position of a message in a lane, or beyond its end if the message was left to the store.
     fn position(&self, key: LaneKey, live: &Live) -> Option<Position> {
         let line = self.lines.get(&key)?;
         match line.waiting.iter().position(|seq| *seq == live.id.seq) {

@@ -1,4 +1,4 @@
-//! The clock as the shard sees it. It may go back, and what was due before is still due.
+//! The clock as the shard sees it. It may go back, and messages that were due before are still due.
 
 use super::{FULL_PAUSE_MS, Shard, pop_due};
 use crate::limits::STEPS_BACK_MAX;
@@ -6,26 +6,27 @@ use crate::message::{DueKey, Live};
 use posthaste_wire::id::Seq;
 use posthaste_wire::time::Timestamp;
 
-/// See the module's text.
+/// The clock; see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     seen: Timestamp,
     latest: Timestamp,
-    /// Those from which the clock has not come back yet, each from an earlier time than the one before.
+    /// The jumps that the clock has not caught up with, each from an earlier time than the previous one.
     steps_back: Vec<StepBack>,
 }
 
 /// The clock went back.
 #[derive(Clone, Copy, Debug)]
 struct StepBack {
-    /// What was due up to here had been read: a moment in which the clock was far ahead makes nothing else due.
+    /// Messages due up to here had been read. A moment in which the clock was far ahead makes no others due.
     from: Timestamp,
-    /// The first message since.
+    /// The first message after the jump.
     first_since: Seq,
 }
 
 impl Clock {
-    /// It says `now`, and what is due up to `read` has been read; says from where it went back, if it just did.
+    /// Notes the time `now`, and that messages due up to `read` were read. If the clock just went back, returns from
+    /// when.
     pub(super) fn see(&mut self, now: Timestamp, read: DueKey) -> Option<Timestamp> {
         let seen = std::mem::replace(&mut self.seen, now);
         self.latest = self.latest.max(now);
@@ -33,7 +34,7 @@ impl Clock {
         if now >= seen {
             return None;
         }
-        // Of the last millisecond perhaps not all.
+        // The last millisecond may be incomplete.
         let from = seen.min(if read.seq == Seq::MAX { read.due } else { read.due.minus_millis(1) });
         self.steps_back.retain(|step| step.from > from);
         self.steps_back.truncate(STEPS_BACK_MAX - 1);
@@ -41,20 +42,21 @@ impl Clock {
         Some(seen.min(read.due))
     }
 
-    /// A new message, after [`Clock::see`].
+    /// Notes a new message, after [`Clock::see`].
     pub(super) fn created(&mut self, seq: Seq) {
         for step in &mut self.steps_back {
             step.first_since = step.first_since.min(seq);
         }
     }
 
-    /// The latest time seen. What was due once lies before it, whatever the clock says now.
+    /// The latest time seen. Everything that was due once lies before it, whatever the clock says now.
     pub(super) fn latest(&self) -> Timestamp {
         self.latest
     }
 
-    /// The time that a message goes by: `now`; or the time from which the clock went back, if it was created before. That
-    /// is not said of retries, because the row of one does not tell whether it was put off before or after.
+    /// The time that applies to a message: `now`, or the time from which the clock went back if the message was created
+    /// before. It does not apply to retries, because the row of a retry does not show whether it was scheduled before
+    /// or after.
     pub(super) fn time_of(&self, live: &Live, now: Timestamp) -> Timestamp {
         let was_there = |step: &&StepBack| live.retried == 0 && live.id.seq < step.first_since;
         self.steps_back.iter().find(was_there).map_or(now, |step| step.from.max(now))
@@ -62,7 +64,7 @@ impl Clock {
 }
 
 impl Shard {
-    /// The clock says `now`, which everything has to be told before it is asked what is due.
+    /// Notes the time. Must be called before all queries about due messages.
     pub(super) fn see(&mut self, now: Timestamp) {
         if let Some(from) = self.clock.see(now, self.loaded) {
             self.load_not_before = self.load_not_before.min(now.plus_millis(FULL_PAUSE_MS));
@@ -70,9 +72,9 @@ impl Shard {
         }
     }
 
-    /// What waits for a time up to `until` has waited long enough.
+    /// Handles all timers up to `until`.
     pub(super) fn fall_due(&mut self, until: Timestamp, now: Timestamp) {
-        // All of them first: none of them is evicted for another.
+        // All timers first, so that none of them is evicted for another.
         let pop = || pop_due(&mut self.timers, until).or_else(|| pop_due(&mut self.queue_timers, until));
         let due: Vec<Seq> = std::iter::from_fn(pop).collect();
         for seq in due {

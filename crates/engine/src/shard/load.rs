@@ -1,4 +1,4 @@
-//! What a shard asks of the store, and what it does with the rows it gets.
+//! What a shard requests from the store, and how it handles the rows.
 
 use super::{Output, Shard, before};
 use crate::ending;
@@ -11,48 +11,48 @@ use crate::queues::Joined;
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
-/// Rows of a queue that a full shard asks for: one that waits, and one to know whether there are more.
+/// Rows of a queue that a full shard requests: one that waits, and one to know whether there are more.
 const QUEUE_LOAD_WHEN_FULL: usize = 2;
 
-/// What [`Shard::wants_load`] asks of the store; the answer goes to [`Shard::loaded`].
+/// A request of [`Shard::wants_load`] to the store. The rows go to [`Shard::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Which live rows.
+    /// The live rows.
     pub source: Source,
-    /// At most so many.
+    /// Most rows.
     pub max: usize,
 }
 
-/// Which live rows, and in which order.
+/// The live rows, and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Rows outside of queues with `after < due_key` and `due <= until`, by due key.
     Due {
         /// Only those of this lane.
         lane: Option<LaneKey>,
-        /// Rows behind this key.
+        /// Rows after this key.
         after: DueKey,
         /// Rows due at this time or before.
         until: Timestamp,
     },
     /// Rows of a queue with `after < (turn, seq)`, in that order.
     Queue {
-        /// Whose queue.
+        /// The tenant.
         tenant: TenantId,
-        /// Which queue.
+        /// The queue.
         queue: QueueKey,
-        /// Rows behind this place.
+        /// Rows after this place.
         after: (Turn, Seq),
     },
     /// Callbacks in queues with `after < seq`, by position: rows whose turn is that of another message.
     Callbacks {
-        /// Rows behind this position.
+        /// Rows after this position.
         after: Seq,
     },
 }
 
 impl Shard {
-    /// What the driver should read from the store and hand to [`Shard::loaded`], if anything.
+    /// The rows that the driver should read from the store and pass to [`Shard::loaded`], if any.
     pub fn wants_load(&self, now: Timestamp) -> Option<Load> {
         if self.draining {
             return None;
@@ -79,13 +79,13 @@ impl Shard {
 
     fn wants_lane_load(&self, now: Timestamp) -> Option<Load> {
         let (lane, from, max) = self.lanes.wants_refill(self.held.len())?;
-        // What was spilled was due once; after the clock went back it may not be due now.
+        // Spilled messages were due once. After the clock went back they may not be due now.
         let until = if planted::has(Bug::ClockBackStrandsSpilled) { now } else { self.clock.latest().max(now) };
         let source = Source::Due { lane: Some(lane), after: before(from), until };
         Some(Load { source, max })
     }
 
-    /// The rows that [`Shard::wants_load`] asked for. Fewer than `max` means that there are no more.
+    /// Takes the rows that [`Shard::wants_load`] requested. Fewer than `max` means that there are no more.
     pub fn loaded(&mut self, load: &Load, rows: &[Live], now: Timestamp, out: &mut Output) {
         let complete = rows.len() < load.max;
         self.queue_was_loaded = matches!(load.source, Source::Queue { .. });
@@ -96,7 +96,7 @@ impl Shard {
                     None => self.loaded = last.unwrap_or(DueKey { due: until, seq: Seq::MAX }),
                     Some(lane) => self.lanes.begin_refill(lane),
                 }
-                // Not before: whom this leaves to the store is to be asked for again.
+                // Not earlier, because messages that this leaves to the store must be requested again.
                 self.see(now);
                 for row in rows {
                     if !self.is_settled(row, now, out) {
@@ -136,8 +136,8 @@ impl Shard {
         self.dispatch(&[], now, out);
     }
 
-    /// Whether a loaded row needs nothing more: it is held already, or its cancel was promised before the
-    /// process ended.
+    /// Whether a loaded row needs nothing more: it is already held, or its cancel was promised before the process
+    /// ended.
     fn is_settled(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> bool {
         let held = self.held.contains_key(&row.id.seq);
         let cancelled = row.cancel_requested && !planted::has(Bug::CancelForgottenAtRestart);

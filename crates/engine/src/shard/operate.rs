@@ -1,4 +1,4 @@
-//! What operators do to messages that wait, to queues and to flow-control keys, and what they are told of them.
+//! Operator actions on waiting messages, queues and flow-control keys, and queries about them.
 
 use super::{Output, Shard, Stage};
 use crate::event::Op;
@@ -8,19 +8,19 @@ use crate::queue::Queue;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 
-/// What came of asking that a message does not wait for its time any longer.
+/// The result of the request to deliver a message now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliverNowOutcome {
-    /// It is due, now or since before.
+    /// It is due, now or already before.
     Due,
-    /// It is in a queue, where nobody comes before his turn: nothing has changed.
+    /// It is in a queue, and queued messages cannot skip the line: nothing has changed.
     Queued,
     /// It has been cancelled: nothing has changed.
     Cancelled,
 }
 
 impl Shard {
-    /// A live message is due now, be it delayed or waiting for a retry. That is no attempt more than it had.
+    /// Makes a live message due now, whether it is delayed or waits for a retry. It gets no additional attempt.
     ///
     /// `row` must be what the store has now, with nothing uncommitted.
     pub fn deliver_now(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> DeliverNowOutcome {
@@ -42,7 +42,7 @@ impl Shard {
         DeliverNowOutcome::Due
     }
 
-    /// Attempts of a tenant under way.
+    /// Attempts of a tenant in flight.
     pub fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
         self.lanes.tenant_in_flight(tenant)
     }
@@ -52,12 +52,12 @@ impl Shard {
         self.queues.get((tenant, QueueKey::of(tenant, name)))
     }
 
-    /// How many queues a tenant has.
+    /// The number of queues of a tenant.
     pub fn queue_count(&self, tenant: TenantId) -> usize {
         self.queues.count(tenant)
     }
 
-    /// Makes a queue or changes it.
+    /// Creates or changes a queue.
     pub fn put_queue(
         &mut self,
         tenant: TenantId,
@@ -75,7 +75,7 @@ impl Shard {
         self.dispatch(&[], now, out);
     }
 
-    /// Deletes a queue whose messages were cancelled; what is still under way comes to its end.
+    /// Deletes a queue whose messages were cancelled. Attempts in flight finish.
     pub fn delete_queue(&mut self, tenant: TenantId, name: &str, now: Timestamp, out: &mut Output) {
         let id = (tenant, QueueKey::of(tenant, name));
         if let Some(queue) = self.queues.delete(id, now) {
@@ -87,7 +87,7 @@ impl Shard {
         }
     }
 
-    /// How many flow-control keys a tenant has.
+    /// The number of flow-control keys of a tenant.
     pub fn flow_count(&self, tenant: TenantId) -> usize {
         self.lanes.flows.count(tenant)
     }
@@ -97,7 +97,7 @@ impl Shard {
         self.lanes.flows.contains((tenant, FlowKey::of(tenant, key)))
     }
 
-    /// Changes a flow-control key; false if it is unknown and the change does not make it.
+    /// Changes a flow-control key. Returns false if it is unknown and the change does not create it.
     pub fn edit_flow(&mut self, tenant: TenantId, key: &str, edit: FlowEdit, now: Timestamp, out: &mut Output) -> bool {
         let flow = FlowKey::of(tenant, key);
         let known = self.lanes.flows.edit((tenant, flow), key, edit, now);
@@ -117,12 +117,12 @@ impl Shard {
         self.lanes.flows.infos(tenant, page, now)
     }
 
-    /// Flow-control keys that nobody has used for long, at most `max`.
+    /// Flow-control keys that were not used for a long time, at most `max`.
     pub fn idle_flows(&self, now: Timestamp, max: usize) -> Vec<(TenantId, FlowKey)> {
         self.lanes.flows.idle(now, max)
     }
 
-    /// An idle key is forgotten, unless the store has messages with it.
+    /// Forgets an idle key, unless the store has messages with it.
     pub fn forget_flow(&mut self, id: (TenantId, FlowKey), has_messages: bool, now: Timestamp, out: &mut Output) {
         if has_messages {
             self.lanes.flows.touch(id, now);

@@ -1,5 +1,5 @@
-//! Messages that belong to runs of workflows: they are timed, limited and retried like all others, and what becomes of them
-//! is decided by the run.
+//! Messages of workflow runs. They are timed, limited and retried like all others, and the run decides about their
+//! outcome.
 
 use super::{Held, Output, Shard, Stage, Storage};
 use crate::event::Op;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 pub struct Step {
     /// The message.
     pub message: Arc<Message>,
-    /// Where it goes, as a hash.
+    /// Its destination, as a hash.
     pub origin: Origin,
-    /// How much is sent, more or less: a step is sent with all that was before it.
+    /// Approximate size of the request, because a step is sent with all earlier ones.
     pub body_bytes: u32,
 }
 
-/// What deadlines of runs wait in instead of the lane of a destination, which may be slow.
+/// The lane of deadlines of runs, which must not wait for a slow destination.
 const DEADLINES: &str = "deadlines of workflow runs";
 
 impl Step {
-    /// This message, with which so many bytes are sent.
+    /// A step with this message, and the size of its request.
     pub fn new(message: Arc<Message>, body_bytes: usize) -> Step {
         let origin = match message.spec.workflow.map(|step| step.part) {
             Some(Part::Deadline) => Origin::of(message.tenant, DEADLINES),
@@ -36,18 +36,18 @@ impl Step {
     }
 }
 
-/// How an attempt of a message of a run has ended.
+/// The end of an attempt of a run's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepEnd {
     /// Retries before it.
     pub retried: u32,
-    /// What becomes of the message.
+    /// The next step of the message.
     pub next: Next,
 }
 
 impl Shard {
-    /// A run has decided: new messages, and some that must not be sent any more. Those are live; what is under way is let
-    /// finish, and nobody hears of it.
+    /// Applies a decision of a run: new messages, and live messages that must not be sent. An attempt in flight may
+    /// finish, but its outcome is ignored.
     pub fn decided(&mut self, new: &[Step], withdrawn: &[MessageId], now: Timestamp, out: &mut Output) {
         for step in new {
             self.insert_step(step, now, out);
@@ -59,7 +59,7 @@ impl Shard {
         self.dispatch(&fresh, now, out);
     }
 
-    /// An attempt has ended; `None` if the message had been withdrawn.
+    /// Ends an attempt; `None` if the message was withdrawn.
     pub fn step_ended(
         &mut self,
         message: &Message,

@@ -1,29 +1,29 @@
-//! How many messages of a tenant are due and yet not under way, and since when.
+//! How many messages of a tenant are due but not in flight, and since when.
 
 use super::{Shard, Stage};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
 
-/// What of a tenant waits for a slot, a turn or the capacity of a key, although its time has come.
+/// The due messages of a tenant that wait for a slot, a turn or the capacity of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BacklogCounts {
-    /// How many, as far as they are in RAM.
+    /// Their number, as far as they are in RAM.
     pub count: u64,
-    /// More of them are in the store only.
+    /// Whether more of them are only in the store.
     pub has_more: bool,
-    /// When the one that waits longest was due.
+    /// The due time of the one that has waited longest.
     pub oldest_due: Option<Timestamp>,
-    /// Queues that are paused; what waits in them is not counted.
+    /// Paused queues. Messages that wait in them are not counted.
     pub paused_queues: u32,
-    /// Flow-control keys that are paused; what waits for them is not counted.
+    /// Paused flow-control keys. Messages that wait for them are not counted.
     pub paused_flows: u32,
-    /// There was more to look at than was allowed: every figure may be larger, and an older message may wait.
+    /// Whether the visit stopped at a limit: every figure may be larger, and an older message may wait.
     pub is_partial: bool,
 }
 
 impl BacklogCounts {
-    /// So many in a line, whose first was due then; those behind it were due later.
+    /// Adds a line of messages whose first one was due then; the others were due later.
     pub(crate) fn add(&mut self, count: usize, oldest_due: Option<Timestamp>, has_more: bool) {
         self.count += count as u64;
         self.has_more |= has_more;
@@ -32,8 +32,8 @@ impl BacklogCounts {
 }
 
 impl Shard {
-    /// What of a tenant waits. Walks its lanes, keys and queues, at most `looks` of each, and neither its messages nor
-    /// what others have.
+    /// The waiting messages of a tenant. Visits at most `looks` of its lanes, keys and queues, but neither its messages
+    /// nor the data of others.
     pub fn waiting(&self, tenant: TenantId, looks: usize) -> BacklogCounts {
         let mut waiting = BacklogCounts::default();
         let ready_since =
@@ -44,7 +44,7 @@ impl Shard {
     }
 }
 
-/// What a tenant has in a map, from `first` on.
+/// The entries of a tenant in a map, from `first` on.
 pub(crate) fn of_tenant<K: Ord, V>(
     map: &BTreeMap<(TenantId, K), V>,
     tenant: TenantId,

@@ -1,4 +1,4 @@
-//! What stands in the way of a message: a question, nothing is changed.
+//! The obstacle of a message: a query that changes nothing.
 
 use super::{Shard, Stage};
 use crate::message::Live;
@@ -12,7 +12,7 @@ impl Shard {
         self.held.get(&id.seq).map(|held| held.live).filter(|live| live.id == id && live.tenant == tenant)
     }
 
-    /// What a live message waits for. `row` is what the store has of it, or [`Shard::held_row`].
+    /// What a live message waits for. `row` is the store's row, or [`Shard::held_row`].
     pub fn why(&mut self, row: &Live, now: Timestamp) -> WaitReason {
         let held = self.held.get(&row.id.seq).map(|held| (held.live, held.stage));
         let live = held.map_or(*row, |(live, _)| live);
@@ -27,12 +27,12 @@ impl Shard {
         WaitReason { due: live.due, retried: live.retried, cancel_requested: live.cancel_requested, obstacle }
     }
 
-    /// The same for what is in the store only.
+    /// Like [`Self::why`], for a message that is only in the store.
     fn why_stored(&mut self, live: &Live, now: Timestamp) -> Obstacle {
         let time = self.clock.time_of(live, now);
         let has_slot = |place| self.queues.standing(live, place).is_some_and(|queue| queue.position.is_none());
         match live.place {
-            // Others who share its slot were read before it, and it is read next; callbacks are read first.
+            // Messages that share its slot were read before, so it is read next; callbacks are read first.
             Some(place) if has_slot(place) || place.turn.seq != live.id.seq => {
                 if live.is_due(time) {
                     Obstacle::Nothing
@@ -57,7 +57,7 @@ impl Shard {
     fn in_queue(&self, live: &Live) -> Obstacle {
         let Some(place) = live.place else { return Obstacle::Nothing };
         let Some(queue) = self.queues.standing(live, place) else { return Obstacle::Nothing };
-        // Whoever waits in RAM takes a free slot at once.
+        // A message that waits in RAM takes a free slot at once.
         if queue.position.is_some() && self.queues.waits_for_room((live.tenant, place.queue)) {
             return Obstacle::Room(Room::Memory);
         }

@@ -1,4 +1,4 @@
-//! What a run's endpoint is told: how a call went, and how the run failed.
+//! Requests that inform a run's endpoint: the result of a call, and the failure of the run.
 
 use super::entry::{Call, Entry};
 use super::machine::Workflow;
@@ -16,9 +16,9 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The status that stands for "no answer in time".
+/// The status for a response that did not arrive in time.
 const GATEWAY_TIMEOUT: u16 = 504;
-/// The status that stands for "no answer".
+/// The status for a missing response.
 const UNAVAILABLE: u16 = 503;
 
 /// A callback's body. Fields in the order of the contract.
@@ -27,7 +27,7 @@ const UNAVAILABLE: u16 = 503;
 struct Payload<'a> {
     status: u16,
     header: Lists<'a>,
-    /// Python's client needs it even if it is empty; for a call it is left out then.
+    /// Python's client needs it even if it is empty; for a call it is then left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -53,7 +53,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// An answer, or what stands for one: a client needs a status in any case.
+/// The response, or a substitute, because clients always need a status.
 pub(super) fn answer(outcome: &Outcome) -> Response {
     match &outcome.result {
         Ok(response) => response.clone(),
@@ -64,18 +64,18 @@ pub(super) fn answer(outcome: &Outcome) -> Response {
     }
 }
 
-/// What stands for an answer when there is none.
+/// The substitute for a missing response.
 pub(super) fn no_answer(why: &str) -> Response {
     Response { status: UNAVAILABLE, body: why.as_bytes().to_vec(), ..Response::default() }
 }
 
-/// What the endpoint is told of a call that has ended.
+/// The body that informs the endpoint about a call that has ended.
 pub(super) fn of_call(run: &Run, entry: &Entry, call: &Call, attempt: Attempt<'_>, response: &Response) -> Bytes {
     let retried = attempt.retried;
     let is_success = (200..300).contains(&response.status);
     let payload = Payload {
         body: Some(base64(&response.body)).filter(|body| !body.is_empty()),
-        // Clients take a failure that may be followed by another attempt for nothing, and this is the last.
+        // Clients ignore a failure that a retry may follow; this one is the last.
         max_retries: if is_success { entry.terms.retries } else { retried },
         url: &call.url,
         method: &call.method,
@@ -85,7 +85,7 @@ pub(super) fn of_call(run: &Run, entry: &Entry, call: &Call, attempt: Attempt<'_
     encoded(&payload)
 }
 
-/// What is told of a run that has failed; `None` if it has not.
+/// The body that informs about the failure of a run; `None` if it has not failed.
 pub(super) fn of_failure(record: &Record) -> Option<Bytes> {
     let Workflow { run, entries, .. } = &record.workflow;
     let failure = run.failure.as_deref()?;
@@ -109,8 +109,8 @@ pub(super) fn of_failure(record: &Record) -> Option<Bytes> {
     Some(encoded(&payload))
 }
 
-/// What was answered. If nobody did and our own words stand for an answer, they are told as a program tells its errors:
-/// Python's client takes nothing but JSON for one, and would not call the failure function.
+/// The response as JSON. Our own words for a missing response are formatted as a program formats its errors: Python's
+/// client accepts only JSON, and would otherwise not call the failure function.
 fn as_json<'a>(response: &'a Response, failure: &Failure) -> Cow<'a, [u8]> {
     let is_ours = failure.error.as_ref().is_some_and(|text| text.as_bytes() == response.body);
     if !is_ours {
@@ -121,7 +121,7 @@ fn as_json<'a>(response: &'a Response, failure: &Failure) -> Cow<'a, [u8]> {
     Cow::Owned(text.to_string().into_bytes())
 }
 
-/// How long the part of it is that repeats what was sent.
+/// The size of the part that repeats what was sent.
 pub(super) fn source_bytes(workflow: &Workflow, failure: &Failure) -> u64 {
     let entries = &workflow.entries[..=failure.entry as usize];
     match source(workflow, failure) {
@@ -131,9 +131,9 @@ pub(super) fn source_bytes(workflow: &Workflow, failure: &Failure) -> u64 {
     }
 }
 
-/// What of a run is repeated when its failure is told.
+/// The part of a run that the failure callback repeats.
 enum FailureSource {
-    /// What it was triggered with.
+    /// The payload of its trigger.
     Payload,
     /// All entries up to the one that failed.
     List,

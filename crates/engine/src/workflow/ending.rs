@@ -1,4 +1,4 @@
-//! How a run ends, and who hears of it.
+//! How a run ends, and which others are notified.
 
 use super::callback;
 use super::entry::{DeliveryState, StepError, base64_len, push_error};
@@ -19,18 +19,18 @@ use serde_json::Value;
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-/// What a client answers that is no workflow's.
+/// The error for a response that is not from a workflow.
 const NOT_A_WORKFLOW: &str = "detected a non-workflow destination for trigger/invoke. make sure you are sending the \
                               request to the correct endpoint";
-/// What an old client answers to a trigger over REST.
+/// The response of an old client to a trigger by REST.
 const OLD_CLIENT: &str = "trigger rest api is only usable with sdk versions after v1.0.0 major version";
-/// The header that every workflow answers with.
+/// The header that every workflow sends.
 const PROTOCOL_VERSION: &str = "upstash-workflow-sdk-version";
-/// The header that newer clients answer with.
+/// The header that newer clients send.
 const CLIENT_VERSION: &str = "upstash-workflow-sdk";
 
 impl Workflow {
-    /// An attempt to tell of the run's failure has ended.
+    /// Records the end of an attempt of the failure callback.
     pub fn failure_told(&mut self, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
         let Some(call) = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut()) else { return };
         if call.state != FailureCallState::InProgress {
@@ -50,12 +50,12 @@ impl Workflow {
         self.save_run(out);
     }
 
-    /// Why the first answer shows that nobody there executes this run.
+    /// Why the first response shows that the endpoint does not execute this run.
     pub(super) fn is_no_workflow(&self, index: u32, outcome: &Outcome) -> Option<&'static str> {
         let is_first = index == 0 && outcome.verdict() == Verdict::Success;
         let response = outcome.result.as_ref().ok().filter(|_| is_first)?;
         if response.headers.is_empty() && self.is_obsolete(index) {
-            // It was not sent once more, because a step that came of it had been accepted.
+            // It was not sent once more, because a step that resulted from it had been accepted.
             return None;
         }
         let has = |name: &str| response.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
@@ -68,7 +68,7 @@ impl Workflow {
         }
     }
 
-    /// Why, in words, if it was not simply the status of the answer.
+    /// The error in words, if it was not simply the status of the response.
     pub(super) fn fail(
         &mut self,
         index: u32,
@@ -96,7 +96,8 @@ impl Workflow {
         self.end(RunState::Failed, None, out);
     }
 
-    /// The run ends: nothing of it is sent any more, nobody finds its waits, and whoever invoked it hears of it.
+    /// Ends the run: none of its messages is sent any more, its waits are removed, and the run that invoked it is
+    /// notified.
     pub(super) fn end(&mut self, state: RunState, result: Option<String>, out: &mut Outbox<'_>) {
         self.run.state = state;
         self.run.ended_at = Some(out.now);
@@ -119,7 +120,7 @@ impl Workflow {
             self.drop_early(&early, out);
         }
         let invokers = if planted::has(Bug::InvokerNotTold) { &[][..] } else { &self.invokers[..] };
-        // Made once: it may be long, and they may be many.
+        // Created once, because it may be long and needed often.
         let told = LazyCell::new(|| Arc::<str>::from(outcome_text(state, result.as_deref())));
         for to in invokers {
             out.notices.push(Notice { tenant: self.run.tenant, to: to.clone(), out: told.clone() });
@@ -130,7 +131,7 @@ impl Workflow {
         self.save_run(out);
     }
 
-    /// Nobody finds the failed run in the DLQ any more; false if it was not there.
+    /// Removes the failed run from the DLQ. Returns false if it was not there.
     pub fn leave_dlq(&mut self, out: &mut Outbox<'_>) -> bool {
         let was_there = match self.run.failure.as_deref_mut() {
             Some(failure) => std::mem::take(&mut failure.is_in_dlq),
@@ -142,7 +143,7 @@ impl Workflow {
         was_there
     }
 
-    /// Another run goes on where this one failed: what still comes for this one is for that one.
+    /// Records that another run continues where this one failed. Later results for this one go to that one.
     pub fn resumed_as(&mut self, no: Seq, out: &mut Outbox<'_>) {
         if let Some(failure) = self.run.failure.as_deref_mut() {
             failure.resumed_as = Some(no);
@@ -150,7 +151,7 @@ impl Workflow {
         }
     }
 
-    /// The call about the failure is made again; false unless its last attempt has failed.
+    /// Repeats the failure callback. Returns false unless its last attempt has failed.
     pub fn tell_again(&mut self, out: &mut Outbox<'_>) -> bool {
         let Some(failure) = self.run.failure.as_deref().filter(|failure| has_call(failure, FailureCallState::Failed))
         else {
@@ -166,7 +167,7 @@ impl Workflow {
         true
     }
 
-    /// The call about the failure is not made any more; false if it was over.
+    /// Stops the failure callback. Returns false if it was over.
     pub fn stop_telling(&mut self, out: &mut Outbox<'_>) -> bool {
         let Some(call) = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut()) else { return false };
         if call.state != FailureCallState::InProgress {
@@ -178,14 +179,13 @@ impl Workflow {
         true
     }
 
-    /// How many bytes the call about its failure has, more or less: as the endpoint gets it, it is put together when it is
-    /// sent.
+    /// Approximate size of the failure callback. Its actual body is built when it is sent.
     pub fn failure_call_bytes(&self) -> u64 {
         let Some(failure) = &self.run.failure else { return 0 };
         base64_len(callback::source_bytes(self, failure)) + base64_len(failure.answer_bytes) + CALL_BYTES
     }
 
-    /// Causes the call about a failure, if somebody is to be called.
+    /// Creates the failure callback, if the run has one.
     fn tell(&self, failure: &mut Failure, out: &mut Outbox<'_>) {
         let Some(call) = &self.run.config.failure else { return };
         let id = (out.next_id)();
@@ -194,14 +194,14 @@ impl Workflow {
     }
 }
 
-/// What the call about a failure says besides the bytes of answer and list, more or less.
+/// Approximate size of a failure callback besides the bytes of the response and the list.
 const CALL_BYTES: u64 = 2_048;
 
 fn has_call(failure: &Failure, state: FailureCallState) -> bool {
     failure.call.as_ref().is_some_and(|call| call.state == state)
 }
 
-/// What whoever invoked a run gets of its end.
+/// The result that the invoking run gets.
 fn outcome_text(state: RunState, result: Option<&str>) -> String {
     let mut text = StepText::new();
     if let Some(result) = result {
@@ -212,13 +212,13 @@ fn outcome_text(state: RunState, result: Option<&str>) -> String {
     Value::Object(text).to_string()
 }
 
-/// A failed attempt; `complaint` says what is wrong with an answer that looks well.
+/// A failed attempt; `complaint` describes the problem with a response that looks valid.
 pub(super) fn error_of(outcome: &Outcome, complaint: Option<&str>, at: Timestamp) -> StepError {
     let response = outcome.result.as_ref().ok().map(|response| Arc::new(response.kept(LOG_RESPONSE_BYTES_MAX)));
     StepError { at, error: complaint.map(str::to_owned).or_else(|| words_of(outcome)), response }
 }
 
-/// Why there was no answer.
+/// Why there was no response.
 pub(super) fn words_of(outcome: &Outcome) -> Option<String> {
     outcome.result.as_ref().err().map(|error| error.message.clone())
 }

@@ -1,4 +1,4 @@
-//! An entry of a run: the trigger's payload, a step, or a call; and how its delivery stands.
+//! An entry of a run: the trigger's payload, a step, or a call, and the state of its delivery.
 
 use crate::event::Response;
 use crate::message::FlowSpec;
@@ -14,25 +14,24 @@ use sha2::{Digest as _, Sha256};
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-/// One entry of a run, without its bytes, which only endpoints and logs need. Everything but its delivery is as it was
-/// accepted, for ever.
+/// One entry of a run, without its bytes, which only endpoints and logs need. Only its delivery ever changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place in the list: the order in which entries were accepted.
+    /// Its index in the list: the order in which entries were accepted.
     pub index: u32,
     /// The message that delivers it.
     pub id: MessageId,
-    /// What its bytes are.
+    /// Metadata of its bytes.
     pub gist: Arc<Gist>,
-    /// What else was said with them.
+    /// Its other settings.
     pub terms: Arc<Terms>,
-    /// How its delivery stands.
+    /// The state of its delivery.
     pub delivery: Delivery,
 }
 
 impl Entry {
-    /// An entry of these parts; what it says of itself is read from its bytes. The first one is what the trigger sent,
-    /// and calls are what others get: those say nothing.
+    /// Creates an entry and reads the metadata from its bytes. The first entry comes from the trigger, and calls go to
+    /// other services, so those have no metadata.
     pub fn new(index: u32, id: MessageId, body: &[u8], terms: Arc<Terms>, delivery: Delivery) -> Entry {
         let is_step = terms.call_type == CallType::Step && index > 0;
         let info = if is_step { StepInfo::parse(body) } else { StepInfo::default() };
@@ -40,25 +39,25 @@ impl Entry {
         Entry { index, id, gist, terms, delivery }
     }
 
-    /// How the endpoint gets it with its bytes: one element of a JSON array.
+    /// The entry with its bytes as the endpoint gets it: one element of a JSON array.
     pub fn encoded(&self, body: &[u8]) -> Vec<u8> {
         let [before, after] = self.encoded_around();
         [before, base64(body), after].concat().into_bytes()
     }
 
-    /// What stands in it before its bytes as base64, and after them.
+    /// The text before its bytes in base64, and the text after them.
     pub fn encoded_around(&self) -> [String; 2] {
         let (id, call_type, at) =
             (self.id, Value::from(self.terms.call_type.name()), self.terms.accepted_at.as_millis());
         [format!(r#"{{"messageId":"{id}","body":""#), format!(r#"","callType":{call_type},"createdAt":{at}}}"#)]
     }
 
-    /// How long that is.
+    /// The length of that.
     pub fn encoded_len(&self) -> usize {
         self.encoded(&[]).len() + base64_len(self.gist.size) as usize
     }
 
-    /// The step that it is about: that it announces, asks for or holds the result of; 0 if that is none.
+    /// The step that it announces, requests or holds the result of; 0 if there is none.
     pub(super) fn number(&self) -> u32 {
         match &self.terms.call {
             Some(call) => call.step,
@@ -66,30 +65,31 @@ impl Entry {
         }
     }
 
-    /// It holds what a step has brought.
+    /// Whether it holds the result of a step.
     pub fn is_result(&self) -> bool {
         self.terms.call_type == CallType::Step && self.index > 0 && !self.gist.info.is_plan()
     }
 }
 
-/// What decisions need to know of the bytes of an entry. Stored as JSON; new fields need `#[serde(default)]`.
+/// Metadata of an entry's bytes that decisions need. Stored as JSON; new fields need `#[serde(default)]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gist {
-    /// How many.
+    /// Their number.
     pub size: u64,
-    /// Tells them from all others.
+    /// Identifies them.
     pub digest: Digest,
-    /// What they say, if they are a step.
+    /// The metadata of a step.
     pub info: StepInfo,
 }
 
-/// The first half of a SHA-256: who makes two texts of one digest has given himself twice the same step.
+/// The first half of a SHA-256. A client that creates two texts with the same digest only harms itself: they count as
+/// the same step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest(u128);
 
 impl Digest {
-    /// Of these bytes.
+    /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Digest {
         let hash: [u8; 32] = Sha256::digest(bytes).into();
         let (half, _) = hash.split_first_chunk().expect("32 bytes have 16");
@@ -121,7 +121,7 @@ pub fn array<'a>(entries: impl IntoIterator<Item = (&'a Entry, &'a [u8])>) -> Ve
     written(Vec::new(), entries)
 }
 
-/// The same of entries that are not needed any longer: each is dropped once it is written, because a run may have 100 MB.
+/// Like [`array`], but drops each entry after writing it, because a run may have 100 MB.
 pub fn array_of(entries: Vec<(Entry, Bytes)>) -> Vec<u8> {
     let length: usize = entries.iter().map(|(entry, _)| entry.encoded_len() + ",".len()).sum();
     written(Vec::with_capacity("[]".len() + length), entries)
@@ -142,7 +142,7 @@ fn written<E: Borrow<Entry>, B: AsRef<[u8]>>(mut text: Vec<u8>, entries: impl In
     text
 }
 
-/// What was said with an entry. Stored as JSON; new fields need `#[serde(default)]`.
+/// The settings of an entry. Stored as JSON; new fields need `#[serde(default)]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// What kind of entry it is.
@@ -154,104 +154,104 @@ pub struct Terms {
     /// Headers to deliver with it, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// How many attempts may follow the first.
+    /// Number of retries after the first attempt.
     pub retries: u32,
     /// Retry-delay expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<String>,
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The flow-control key that it is delivered under.
+    /// The flow-control key of its delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
-    /// Whom to call, if it is a call.
+    /// The call, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
-    /// What brought it, if an event did, or that none came. Only the log shows this.
+    /// How a wait ended that led to this result. Only the log shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// What API responses must hide of this step, besides what those about the run hide.
+    /// Fields of this step that API responses must hide, in addition to those of the run.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
 }
 
-/// What a client says itself about one delivery; for what it leaves out, the run is asked. Stored as JSON; new fields need
-/// `#[serde(default)]`.
+/// The settings that a client chose for one delivery. The run's settings apply to the others. Stored as JSON; new
+/// fields need `#[serde(default)]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnTerms {
-    /// How many attempts may follow the first.
+    /// Number of retries after the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
     /// Retry-delay expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<String>,
-    /// The flow-control key that it is delivered under.
+    /// The flow-control key of its delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
-    /// What API responses must hide of it, besides what those about the run hide.
+    /// Fields of it that API responses must hide, in addition to those of the run.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
 }
 
 impl OwnTerms {
-    /// It says nothing.
+    /// Whether nothing is set.
     pub fn is_none(&self) -> bool {
         *self == OwnTerms::default()
     }
 }
 
-/// What brought a result that the server wrote itself; what is known of an invoked run is a note.
+/// The source of a result that the server wrote itself. The data of an invoked run is in a note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
-    /// An event, or that it did not come in time.
+    /// An event, or a timeout.
     Wait {
-        /// When it was asked for.
+        /// When the wait began.
         since: Timestamp,
-        /// How long the wait was to last, as it was sent.
+        /// The duration of the wait, as it was sent.
         timeout: String,
-        /// When it would have been over.
+        /// When the wait would have ended.
         deadline: Timestamp,
     },
 }
 
-/// A call of somebody else, and what its result is delivered with.
+/// A call to another service, and the settings for the delivery of its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// Where it goes.
+    /// Its destination.
     pub url: String,
     /// Upper-case HTTP method.
     pub method: String,
     /// The step that waits for it.
     pub step: u32,
-    /// Its failure is a result like any other, and does not end the run.
+    /// Whether its failure is a result like any other, and does not end the run.
     pub is_forgiven: bool,
     /// Headers of the delivery that brings the result, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub result_headers: Vec<(String, String)>,
-    /// How many attempts may follow the first of that delivery; `None` means as many as the run has.
+    /// Number of retries of that delivery; `None` means that of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_retries: Option<u32>,
 }
 
-/// How the delivery of an entry stands. Stored as JSON.
+/// The state of an entry's delivery. Stored as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// Whether it goes on.
+    /// The state.
     pub state: DeliveryState,
     /// When its next attempt is due, or its last one was.
     pub due: Timestamp,
     /// Attempts that have ended.
     #[serde(default)]
     pub attempts: u32,
-    /// What went wrong: the first ones and the last one.
+    /// The errors: the first ones and the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<StepError>,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// How long its last attempt took.
+    /// The duration of its last attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
@@ -264,7 +264,7 @@ impl Delivery {
     }
 }
 
-/// Keeps an error, within [`ERRORS_KEPT`].
+/// Adds an error, within [`ERRORS_KEPT`].
 pub(super) fn push_error(errors: &mut Vec<StepError>, error: StepError) {
     if errors.len() == ERRORS_KEPT {
         errors.pop();
@@ -272,16 +272,16 @@ pub(super) fn push_error(errors: &mut Vec<StepError>, error: StepError) {
     errors.push(error);
 }
 
-/// Errors of one delivery that are kept; of more, the first ones and the last.
+/// Errors of one delivery that are kept: the first ones and the last one.
 pub const ERRORS_KEPT: usize = 16;
 
-/// Whether a delivery goes on.
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryState {
-    /// It is to be attempted, or attempted again.
+    /// An attempt is still to come.
     Pending,
-    /// It was answered with a 2xx.
+    /// It got a 2xx.
     Done,
     /// Its last attempt failed.
     Failed,
@@ -294,10 +294,10 @@ pub enum DeliveryState {
 pub struct StepError {
     /// When it ended.
     pub at: Timestamp,
-    /// In words, if it was not simply the status of the answer.
+    /// The error in words, if it was not simply the status of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was answered, if anything was.
+    /// The response, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Arc<Response>>,
 }

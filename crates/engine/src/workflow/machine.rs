@@ -1,4 +1,4 @@
-//! The decisions: what happens to a run, and what that causes.
+//! The decisions: events of a run, and their consequences.
 
 use super::callback;
 use super::ending::{error_of, words_of};
@@ -20,30 +20,30 @@ use serde_json::Value;
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-/// A run with its entries and notes: all that decisions about it need, and nothing that only endpoints and logs do, so
-/// that it is small.
+/// A run with its entries and notes: everything that decisions about it need. It is small, because data that only
+/// endpoints and logs need is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workflow {
     /// The run.
     pub run: Run,
     /// Its entries, in the order of their acceptance.
     pub entries: Vec<Entry>,
-    /// Who waits for its end.
+    /// The runs that wait for its end.
     pub invokers: Vec<Invoker>,
-    /// Events it waits for, in the order of asking.
+    /// Events it waits for, in the order of the waits.
     pub waits: Vec<Wait>,
-    /// Runs it has invoked, by the number of the step. Of those that are over, the list shows the result.
+    /// Runs it has invoked, by the number of the step. For those that are over, the list contains the result.
     pub invokes: Vec<Invoke>,
-    /// Events that came before they were waited for, oldest first.
+    /// Events that came before a step waited for them, oldest first.
     pub early: Vec<EarlyEvent>,
-    /// What went wrong in telling of its failure, the first ones and the last one; `None` before anything came of it.
+    /// The errors of its failure callback, the first ones and the last one; `None` before its first attempt ended.
     pub told: Option<Vec<StepError>>,
-    /// How much all this is.
+    /// The sizes of all this.
     pub(super) sums: Sums,
 }
 
 impl Workflow {
-    /// A run starts.
+    /// Starts a run.
     pub fn start(new: NewRun, out: &mut Outbox<'_>) -> Workflow {
         let first = (out.next_id)();
         let run = Run {
@@ -73,8 +73,8 @@ impl Workflow {
         Workflow { run, entries, invokers, waits, invokes, early, told: None, sums }
     }
 
-    /// The endpoint of a run that was triggered without knowledge of its client triggers it its own way: what it sends
-    /// takes the place of the first entry. False if that was not to be expected.
+    /// The endpoint of a run that was triggered without knowledge of its client triggers it again with its own client.
+    /// The new payload replaces the first entry. Returns false if that was not expected.
     pub fn restart_by_client(
         &mut self,
         body: Bytes,
@@ -107,7 +107,7 @@ impl Workflow {
         true
     }
 
-    /// Entries are appended, all or none.
+    /// Appends entries, all or none.
     pub fn append(
         &mut self,
         new: Vec<NewEntry>,
@@ -117,7 +117,7 @@ impl Workflow {
         if self.run.state != RunState::Started {
             return Err(Refusal::Ended);
         }
-        // What is said twice takes no room.
+        // Repeated entries take no room.
         let is_new = |entry: &&NewEntry| self.twin(entry).is_none();
         let added: Vec<u64> = new.iter().filter(is_new).map(NewEntry::bytes).collect();
         self.check_room(added.len(), added.iter().sum(), limits, out)?;
@@ -132,7 +132,7 @@ impl Workflow {
         Ok(accepted)
     }
 
-    /// An attempt to deliver an entry has ended.
+    /// Records the end of an attempt to deliver an entry.
     pub fn attempted(&mut self, index: u32, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
         let complaint = self.is_no_workflow(index, attempt.outcome);
         let Entry { delivery, terms, .. } = &mut self.entries[index as usize];
@@ -163,7 +163,7 @@ impl Workflow {
         }
     }
 
-    /// A message of the run need not wait for its time any longer; false if it is not to be attempted, or is no attempt.
+    /// Makes a message of the run due now. Returns false if no attempt of it is to come, or if it has no attempts.
     pub fn deliver_now(&mut self, part: Part, out: &mut Outbox<'_>) -> bool {
         let call = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut());
         match (part, call) {
@@ -183,12 +183,12 @@ impl Workflow {
                 true
             }
             (Part::FailureCall, _) => false,
-            // A wait ends by its event.
+            // Only its event ends a wait.
             (Part::Deadline, _) => false,
         }
     }
 
-    /// A step has invoked another run and given it these bytes. False if it had done so before.
+    /// Records that a step has invoked another run with these bytes. Returns false if it had done so before.
     pub fn invoke(
         &mut self,
         mut invoke: Invoke,
@@ -215,11 +215,11 @@ impl Workflow {
         self.invokes.iter().find(|invoke| invoke.number() == number)
     }
 
-    /// A run that this one has invoked has ended.
+    /// Records the end of a run that this one has invoked.
     pub fn invoked_has_ended(&mut self, notice: &Notice, out: &mut Outbox<'_>) {
         let number = number_of(&notice.to.step);
         if self.run.state != RunState::Started {
-            // Nobody waits any more; only the log shows it.
+            // Nothing waits for it any more; only the log shows it.
             let is_open = |invoke: &&mut Invoke| invoke.number() == number && !invoke.has_out;
             if let Some(invoke) = self.invokes.iter_mut().find(is_open) {
                 invoke.has_out = true;
@@ -237,7 +237,7 @@ impl Workflow {
         self.accept_own(new.with(notice.to.terms.clone()), None, out);
     }
 
-    /// Another run waits for the end of this one, too.
+    /// Adds another run that waits for the end of this one.
     pub fn add_invoker(&mut self, invoker: Invoker, out: &mut Outbox<'_>) {
         let is_same = |known: &Invoker| {
             (&known.run_id, known.created_at, number_of(&known.step))
@@ -248,8 +248,8 @@ impl Workflow {
         }
     }
 
-    /// A run that had failed has begun again, and waits for the end of this one. If too many do, it takes the place of the
-    /// one that had failed: a run that must wait must not be refused.
+    /// Adds a restarted run that waits for the end of this one. If there are too many, it replaces the failed run that
+    /// waited before, because a run that must wait cannot be rejected.
     pub fn rebind(&mut self, rebound: Rebound, out: &mut Outbox<'_>) {
         let Rebound { from, invoker, .. } = rebound;
         let is_from = |known: &Invoker| {
@@ -267,14 +267,14 @@ impl Workflow {
         }
     }
 
-    /// The function has returned. Saying so twice is saying it once.
+    /// The function has returned. Repeating the call has no further effect.
     pub fn finish(&mut self, result: Option<String>, out: &mut Outbox<'_>) {
         if self.run.state == RunState::Started {
             self.end(RunState::Success, result, out);
         }
     }
 
-    /// Somebody cancels the run; false if it has ended before.
+    /// Cancels the run. Returns false if it has ended before.
     pub fn cancel(&mut self, out: &mut Outbox<'_>) -> bool {
         let goes_on = self.run.state == RunState::Started;
         if goes_on {
@@ -283,7 +283,7 @@ impl Workflow {
         goes_on
     }
 
-    /// What the trigger chose holds for ever, unless the client is one that says it each time.
+    /// The trigger's settings apply permanently, unless the client sends them with each entry.
     fn heed_failure_call(&mut self, new: &[NewEntry], out: &mut Outbox<'_>) {
         let newest = new.iter().rev().find_map(|entry| entry.failure.as_ref());
         let is_said_anew = !self.run.config.features.trigger_on_config;
@@ -293,7 +293,7 @@ impl Workflow {
         }
     }
 
-    /// The entry that this one would repeat. An endpoint that is tried again publishes again what it had published.
+    /// The existing entry that this one repeats. A retried endpoint publishes the same entries again.
     fn twin(&self, new: &NewEntry) -> Option<MessageId> {
         let digest = LazyCell::new(|| Digest::of(&new.body));
         let has_bytes = |gist: &Gist| gist.size == new.body.len() as u64 && gist.digest == *digest;
@@ -308,8 +308,8 @@ impl Workflow {
         self.entries.iter().find(is_twin).map(|entry| entry.id)
     }
 
-    /// What the endpoint makes of this entry is there already: to deliver it again would only execute a step again that is
-    /// done. So it is after a crash that came between the two.
+    /// Whether the result of this entry already exists. Delivering it again would only execute a finished step again.
+    /// This happens after a crash between the two.
     pub fn is_obsolete(&self, index: u32) -> bool {
         if planted::has(Bug::DoneStepSentAgain) {
             return false;
@@ -334,8 +334,8 @@ impl Workflow {
         self.accept_from(new, None, out)
     }
 
-    /// Takes what the server itself has to add: an answer, an event, the end of an invoked run. It has the room that a client's
-    /// entry has; without room the run ends, and the entry that it ended at is named.
+    /// Accepts an entry that the server itself adds: a response, an event, or the end of an invoked run. The same
+    /// limits apply as for a client's entry. Without room the run ends, with this entry as the cause.
     pub(super) fn accept_own(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
         let limits = out.limits;
         match self.check_room(1, new.bytes(), &limits, out) {
@@ -353,7 +353,7 @@ impl Workflow {
     fn push(&mut self, id: MessageId, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) {
         let config = &self.run.config;
         let is_call = new.call.is_some();
-        // What the trigger chose holds for all deliveries to the endpoint, unless the client is one that says it each time.
+        // The trigger's settings apply to all deliveries to the endpoint, unless the client sends them each time.
         let terms = Terms {
             accepted_at: out.now,
             retries: new.retries.unwrap_or(if is_call { 0 } else { config.retries }),
@@ -388,7 +388,7 @@ impl Workflow {
         self.invokes.insert(place, invoke);
     }
 
-    /// A call has ended: its result is the next entry.
+    /// Ends a call: its result is the next entry.
     fn tell_of_call(&mut self, index: u32, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
         let entry = &self.entries[index as usize];
         let Some(call) = &entry.terms.call else { return };
@@ -396,7 +396,7 @@ impl Workflow {
         let new = NewEntry {
             call_type: CallType::FromCallback,
             retries: call.result_retries,
-            // The result holds what was sent and what came back.
+            // The result contains what was sent and the response.
             redact: entry.terms.redact.clone(),
             ..NewEntry::step(
                 callback::of_call(&self.run, entry, call, attempt, &response),
@@ -407,7 +407,7 @@ impl Workflow {
         self.accept_own(new, None, out);
     }
 
-    /// A delivery was answered; if it was a call, the endpoint hears of it.
+    /// Ends a delivery with a success. For a call, the endpoint gets the result.
     fn delivered(&mut self, index: u32, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
         self.finish_delivery(index, DeliveryState::Done, out);
         self.tell_of_call(index, attempt, out);

@@ -1,4 +1,4 @@
-//! The messages that a run causes: deliveries of its entries, the call about its failure, and deadlines.
+//! The messages of a run: deliveries of its entries, the failure callback, and deadlines.
 
 use super::entry::Entry;
 use super::run::{FailureCall, Run, Wait};
@@ -10,28 +10,28 @@ use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use serde::{Deserialize, Serialize};
 
-/// What a message is for its run.
+/// The part of a run that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StepRef {
-    /// Which run.
+    /// The run.
     pub run: Seq,
-    /// Which part of it.
+    /// The part.
     pub part: Part,
 }
 
-/// The part of a run that a message is.
+/// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
-    /// The delivery of an entry. Of a step the body is made when it is sent: all entries up to this one.
+    /// The delivery of an entry. The body of a step is built when it is sent: all entries up to this one.
     Entry(u32),
-    /// The call about the failure of the run. Its body is made when it is sent, too.
+    /// The failure callback of the run. Its body is also built when it is sent.
     FailureCall,
     /// The deadline of a wait, or of the run: nothing is sent.
     Deadline,
 }
 
-/// Headers, of which those of one name replace earlier ones.
+/// Headers. A new one replaces an earlier one of its name.
 struct Headers(Vec<(String, String)>);
 
 impl Headers {
@@ -44,7 +44,7 @@ impl Headers {
         self.put(&[(name.to_owned(), value.into())]);
     }
 
-    /// What every message to an endpoint says about its run.
+    /// Adds the headers about the run that every message to an endpoint has.
     fn set_run(&mut self, run: &Run) {
         self.put(&run.config.headers);
         self.set("Upstash-Workflow-Runid", run.id.as_str());
@@ -62,12 +62,12 @@ pub(super) fn delivery(run: &Run, entry: &Entry, body: &Bytes) -> Message {
     let mut headers = Headers(Vec::new());
     headers.put(&terms.headers);
     let (url, method) = match &terms.call {
-        // Somebody else hears nothing of the run but what the user sends.
+        // Another service only gets what the user sends.
         Some(call) => (call.url.clone(), call.method.clone()),
         None => {
             headers.set_run(run);
             if terms.call_type == CallType::Step {
-                // Without it a list would be taken for the payload of a trigger.
+                // Without it, a list would be taken for the payload of a trigger.
                 headers.set("Upstash-Workflow-Sdk-Version", "1");
             }
             headers.set("Upstash-Workflow-Init", if entry.index == 0 { "true" } else { "false" });
@@ -98,7 +98,7 @@ pub(super) fn delivery(run: &Run, entry: &Entry, body: &Bytes) -> Message {
     }
 }
 
-/// The message that tells about the failure of a run. Its body is made when it is sent.
+/// The message of the failure callback. Its body is built when it is sent.
 pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, now: Timestamp) -> Message {
     let mut headers = Headers(Vec::new());
     headers.set_run(run);
@@ -117,13 +117,13 @@ pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, now: Ti
     Message { id, tenant: run.tenant, created_at: now, not_before: now, spec, body: Bytes::new() }
 }
 
-/// The message that stands for the deadline of a wait.
+/// The message for the deadline of a wait.
 pub(super) fn deadline(run: &Run, wait: &Wait, now: Timestamp) -> Message {
     let spec = MessageSpec { url: run.url.clone(), method: POST.to_owned(), ..common(run, Part::Deadline) };
     Message { id: wait.timer, tenant: run.tenant, created_at: now, not_before: wait.deadline, spec, body: Bytes::new() }
 }
 
-/// The message that stands for the end of the time of a run that nothing moves on.
+/// The message for the end of the maximum duration of a run without progress.
 pub(super) fn last_call(run: &Run, id: MessageId, due: Timestamp, now: Timestamp) -> Message {
     let spec = MessageSpec { url: run.url.clone(), method: POST.to_owned(), ..common(run, Part::Deadline) };
     Message { id, tenant: run.tenant, created_at: now, not_before: due, spec, body: Bytes::new() }
@@ -141,7 +141,7 @@ fn common(run: &Run, part: Part) -> MessageSpec {
     }
 }
 
-/// Those of a request's headers that are to be sent on with what it causes.
+/// The headers of a request that are forwarded with its consequences.
 pub(super) fn forwarded(headers: &[(String, Vec<String>)]) -> Vec<(String, String)> {
     const PREFIX: &str = "upstash-forward-";
     let named = headers.iter().filter_map(|(name, values)| Some((name.to_ascii_lowercase(), values.first()?)));

@@ -1,9 +1,9 @@
-//! Durable workflows: a run is a list of entries that only grows, and delivering an entry to the run's endpoint executes
-//! the step behind it.
+//! Durable workflows: a run is a list of entries that only grows. Delivering an entry to the run's endpoint executes
+//! the next step.
 //!
-//! [`Workflow`] decides what an append, an event, a timeout, an answer of the endpoint or an end means: it changes the run,
-//! and appends to [`Outbox`] what the store must write and what follows. **All of an outbox is one transaction.** A
-//! delivery is a message like any other, so that retries, limits and order are those of the shard.
+//! [`Workflow`] decides the effect of an append, an event, a timeout, a response of the endpoint, or an end. It changes
+//! the run, and appends to [`Outbox`] what the store must write and what follows. **All of an outbox is one
+//! transaction.** A delivery is a message like any other, so the shard handles its retries, limits and order.
 //!
 //! Modules in reading order.
 

@@ -1,5 +1,5 @@
-//! What a run keeps besides its entries: each is stored by itself, so that a change of the run writes what has changed
-//! and nothing else.
+//! Notes: the data of a run besides its entries. Each note is stored separately, so that a change of the run writes
+//! only what has changed.
 
 use super::entry::StepError;
 use super::run::{EarlyEvent, Invoke, Invoker, Wait};
@@ -7,24 +7,24 @@ use crate::event::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a note is about. The numbers are stored.
+/// The kind of a note. The numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NoteKind {
-    /// Who waits for the end of the run. `n` counts them.
+    /// A run that waits for the end of this run. `n` counts them.
     Invoker = 0,
-    /// An event that the run waits for. `n` is the position of the message that stands for its deadline.
+    /// An event that the run waits for. `n` is the position of the message for its deadline.
     Wait = 1,
-    /// A run that it has invoked; the body is what that one was given. `n` is the number of the step.
+    /// A run that it has invoked; the body is its payload. `n` is the number of the step.
     Invoke = 2,
-    /// What came of an invoked run after the end of this one; `n` as above.
+    /// The result of an invoked run that ended after this run; `n` as above.
     InvokeOut = 3,
-    /// An event that came before it was waited for; the body is what came with it. `n` counts them.
+    /// An event that came before a step waited for it; the body is its data. `n` counts them.
     Early = 4,
-    /// What the run returned; `n` is 0, as in all below.
+    /// The result of the run; `n` is 0, as in all below.
     Result = 5,
-    /// What was answered when it failed.
+    /// The response with which it failed.
     Answer = 6,
-    /// What came of telling about its failure.
+    /// The outcome of its failure callback.
     Told = 7,
 }
 
@@ -40,29 +40,29 @@ impl NoteKind {
         NoteKind::Told,
     ];
 
-    /// The kind that has this number.
+    /// The kind with this number.
     pub fn of_number(number: u8) -> Option<NoteKind> {
         NoteKind::ALL.get(usize::from(number)).copied()
     }
 }
 
-/// Which note of a run.
+/// The key of a note of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NoteKey {
-    /// What it is about.
+    /// The kind.
     pub kind: NoteKind,
-    /// Tells those of one kind apart, and is their order.
+    /// Distinguishes and orders notes of the same kind.
     pub n: u64,
 }
 
-/// Something that a run keeps. It never changes, but may be replaced as a whole.
+/// A note of a run. It never changes, but may be replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Which one.
+    /// Its key.
     pub key: NoteKey,
-    /// JSON: what decisions need.
+    /// JSON that decisions need.
     pub data: String,
-    /// What only others need: endpoints, logs.
+    /// Data that only endpoints and logs need.
     pub body: Bytes,
 }
 
@@ -110,17 +110,17 @@ impl NoteKind {
     }
 }
 
-/// What came of telling about a failure, but for the bytes of the answer.
+/// The outcome of a failure callback, without the bytes of the response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Told {
-    /// What went wrong: the first ones and the last one.
+    /// The errors: the first ones and the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) errors: Vec<StepError>,
-    /// What was answered last.
+    /// The last response.
     pub(super) response: Response,
 }
 
-/// An answer, and its bytes apart from it.
+/// A response, and its bytes apart from it.
 fn split(mut response: Response) -> (Response, Bytes) {
     let body = std::mem::take(&mut response.body);
     (response, Bytes::from(body))

@@ -1,4 +1,4 @@
-//! What decisions cause.
+//! The consequences of decisions.
 
 use super::entry::{Delivery, Entry};
 use super::note::{Note, NoteKey};
@@ -10,35 +10,35 @@ use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
-/// What a decision causes, all of it in one transaction.
+/// The consequences of a decision, all of them in one transaction.
 pub struct Outbox<'a> {
-    /// When it is made.
+    /// The time of the decision.
     pub now: Timestamp,
-    /// Makes ids for new messages.
+    /// Creates ids for new messages.
     pub next_id: &'a mut dyn FnMut() -> MessageId,
-    /// What a run may have, also of what the server adds to it by itself.
+    /// The limits of a run, which also apply to entries that the server adds.
     pub limits: Limits,
     /// What the store must write.
     pub changes: Vec<Change>,
     /// New messages.
     pub messages: Vec<Arc<Message>>,
-    /// Messages that must not be sent any more, should they be waiting.
+    /// Messages that must not be sent any more, if they are waiting.
     pub withdrawn: Vec<MessageId>,
-    /// Runs that must hear of the end of this one.
+    /// Runs to notify of the end of this one.
     pub notices: Vec<Notice>,
     /// Runs whose end this one now waits for.
     pub rebound: Vec<Rebound>,
 }
 
 impl<'a> Outbox<'a> {
-    /// Nothing yet, and no limits.
+    /// An empty outbox without limits.
     pub fn new(now: Timestamp, next_id: &'a mut dyn FnMut() -> MessageId) -> Outbox<'a> {
         let (changes, messages, withdrawn, notices, rebound) = Default::default();
         Outbox { now, next_id, limits: Limits::NONE, changes, messages, withdrawn, notices, rebound }
     }
 }
 
-/// What a decision has caused: an outbox without what was needed to fill it. The fields are as there.
+/// The consequences of a decision: an outbox without the inputs. The fields are the same.
 pub struct Consequences {
     /// What the store must write.
     pub changes: Vec<Change>,
@@ -46,96 +46,96 @@ pub struct Consequences {
     pub messages: Vec<Arc<Message>>,
     /// Messages that must not be sent any more.
     pub withdrawn: Vec<MessageId>,
-    /// Runs that must hear of the end of this one.
+    /// Runs to notify of the end of this one.
     pub notices: Vec<Notice>,
     /// Runs whose end this one now waits for.
     pub rebound: Vec<Rebound>,
 }
 
 impl Consequences {
-    /// Of a decision that has filled this.
+    /// The consequences in an outbox.
     pub fn of(out: Outbox<'_>) -> Consequences {
         let Outbox { changes, messages, withdrawn, notices, rebound, .. } = out;
         Consequences { changes, messages, withdrawn, notices, rebound }
     }
 }
 
-/// Something that the store must write about a run.
+/// A change of a run that the store must write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The run is new, or stands otherwise.
+    /// A new or changed run.
     Run(Arc<Run>),
-    /// An entry is new, or is replaced.
+    /// A new or replaced entry.
     Entry {
-        /// Of which run.
+        /// The run.
         run: Seq,
         /// The entry.
         entry: Entry,
         /// Its exact bytes.
         body: Bytes,
     },
-    /// The delivery of an entry stands otherwise.
+    /// A new state of an entry's delivery.
     Delivery {
-        /// Of which run.
+        /// The run.
         run: Seq,
-        /// Of which entry.
+        /// The index of the entry.
         index: u32,
-        /// How it stands.
+        /// The state.
         delivery: Delivery,
     },
-    /// A note is new, or is replaced.
+    /// A new or replaced note.
     Note {
-        /// Of which run.
+        /// The run.
         run: Seq,
         /// The note.
         note: Note,
     },
-    /// A note is needed no more.
+    /// The removal of a note.
     NoNote {
-        /// Of which run.
+        /// The run.
         run: Seq,
-        /// Which one.
+        /// Its key.
         key: NoteKey,
     },
-    /// Whoever names this event finds the run.
+    /// A wait: an event with this name finds the run.
     Waiter(Waiter),
-    /// A wait is over.
+    /// The end of a wait.
     NoWaiter(Waiter),
 }
 
 /// A run that waits for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
     /// The event.
     pub event: String,
-    /// Which run.
+    /// The run.
     pub run: Seq,
-    /// The wait: the message that stands for its deadline. Waits are in the order of these.
+    /// The wait: the message for its deadline. Waits are in the order of these.
     pub timer: MessageId,
 }
 
-/// A run must hear of the end of another.
+/// A notification of a run about the end of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Whose runs.
+    /// The tenant of both runs.
     pub tenant: TenantId,
-    /// Who, and which of its steps waits.
+    /// The run, and its step that waits.
     pub to: Invoker,
-    /// The result of that step: one text for all who hear of this end.
+    /// The result of that step. All notifications about this end share the text.
     pub out: Arc<str>,
 }
 
-/// A run that has begun again waits for the end of another.
+/// A restarted run that waits for the end of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebound {
     /// The run it waits for.
     pub run_id: String,
-    /// Which instance of it.
+    /// The instance.
     pub created_at: Timestamp,
-    /// The run that had failed and waited before: its name and instance.
+    /// The failed run that waited before: its name and instance.
     pub from: (String, Timestamp),
-    /// Who waits now.
+    /// The run that waits now.
     pub invoker: Invoker,
 }

@@ -1,5 +1,4 @@
-//! A run with everything that it keeps, for those who need more than decisions do: endpoints, logs, and runs that begin
-//! again.
+//! A run with all its data, for code that needs more than decisions do: endpoints, logs, and restarted runs.
 
 use super::callback;
 use super::entry::{Entry, array};
@@ -16,21 +15,21 @@ use std::sync::Arc;
 /// A run with all bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What decisions are made with.
+    /// The data for decisions.
     pub workflow: Workflow,
     /// The bytes of its entries, in their order.
     pub bodies: Vec<Bytes>,
-    /// What it returned.
+    /// Its result.
     pub result: Option<String>,
-    /// What was answered when it failed, or what stands for an answer.
+    /// The response with which it failed, or its substitute.
     pub answer: Option<Arc<Response>>,
-    /// What the call about its failure was answered with last.
+    /// The last response of its failure callback.
     pub told: Option<Arc<Response>>,
     /// The bytes of its other notes.
     notes: BTreeMap<NoteKey, Bytes>,
 }
 
-/// A note that makes no sense.
+/// A note that cannot be decoded.
 #[derive(Debug)]
 pub struct Undecodable {
     kind: NoteKind,
@@ -50,7 +49,7 @@ impl std::error::Error for Undecodable {
 }
 
 impl Note {
-    /// The answer that it holds, if it is a note of one.
+    /// The response in the note, if it contains one.
     pub fn response(&self) -> Result<Option<Response>, Undecodable> {
         let kind = self.key.kind;
         let response = match kind {
@@ -63,8 +62,8 @@ impl Note {
 }
 
 impl Workflow {
-    /// A run as it was stored. Entries are in their order; of each note its key, its JSON, and how long its body is, in
-    /// the order of the keys.
+    /// Restores a run from the store. Entries are in their order. Each note has its key, its JSON, and the length of
+    /// its body, in the order of the keys.
     pub fn restored<'a>(
         run: Run,
         entries: Vec<Entry>,
@@ -92,7 +91,7 @@ impl Workflow {
 }
 
 impl Record {
-    /// A run as it was stored; each entry with its bytes, in their order, and the notes in the order of their keys.
+    /// Restores a run from the store, with entries and their bytes in order, and notes in the order of their keys.
     pub fn restored(run: Run, entries: Vec<(Entry, Bytes)>, notes: Vec<Note>) -> Result<Record, Undecodable> {
         let (entries, bodies) = entries.into_iter().unzip();
         let heads = notes.iter().map(|note| (note.key, note.data.as_str(), note.body.len() as u64));
@@ -109,7 +108,7 @@ impl Record {
         Ok(record)
     }
 
-    /// A run of which no bodies were read, with the notes that hold answers, if it has such.
+    /// A run without bodies, with the notes that contain responses, if it has such.
     pub fn of_heads(workflow: Workflow, answers: &[Note]) -> Result<Record, Undecodable> {
         let mut record =
             Record { workflow, bodies: Vec::new(), result: None, answer: None, told: None, notes: BTreeMap::new() };
@@ -130,7 +129,7 @@ impl Record {
         Record { workflow: self.workflow, bodies: Vec::new(), result: None, answer, told, notes: BTreeMap::new() }
     }
 
-    /// Its bodies were not read: a run has at least one entry.
+    /// Whether its bodies were not read. A run has at least one entry.
     pub fn is_without_bodies(&self) -> bool {
         self.bodies.is_empty()
     }
@@ -140,28 +139,28 @@ impl Record {
         self.bodies.get(entry.index as usize).map_or(&[], |body| body)
     }
 
-    /// What an invoked run was given.
+    /// The payload of an invoked run.
     pub fn given(&self, invoke: &Invoke) -> Bytes {
         self.notes.get(&invoke.key()).cloned().unwrap_or_default()
     }
 
-    /// What came of an invoked run after the end of this one.
+    /// The result of an invoked run that ended after this one.
     pub fn out(&self, invoke: &Invoke) -> Option<String> {
         self.notes.get(&NoteKey { kind: NoteKind::InvokeOut, ..invoke.key() }).map(text)
     }
 
-    /// The list as its endpoint gets it with this entry: all up to it, in JSON.
+    /// The list as its endpoint gets it with this entry: all entries up to it, in JSON.
     pub fn array_up_to(&self, index: u32) -> Vec<u8> {
         let shown = self.workflow.entries.iter().zip(&self.bodies).take(index as usize + 1);
         array(shown.map(|(entry, body)| (entry, &body[..])))
     }
 
-    /// What is told of its failure; `None` if it has not failed.
+    /// The body of its failure callback; `None` if it has not failed.
     pub fn failure_call(&self) -> Option<Bytes> {
         callback::of_failure(self)
     }
 
-    /// Bytes of all that was read of it.
+    /// Bytes of everything that was read.
     pub fn read_bytes(&self) -> u64 {
         match self.is_without_bodies() {
             true => self.workflow.entries.iter().map(Entry::held_bytes).sum::<u64>() + self.workflow.noted_bytes(),
@@ -169,7 +168,7 @@ impl Record {
         }
     }
 
-    /// Bytes of all that it holds.
+    /// Bytes of all its data.
     pub fn bytes(&self) -> u64 {
         let answers = self.answer.iter().chain(&self.told).map(|answer| answer.body.len() as u64).sum::<u64>();
         self.workflow.bytes() + answers + self.result.as_ref().map_or(0, |result| result.len() as u64)

@@ -1,4 +1,4 @@
-//! What a run may be asked, and what it answers.
+//! Requests to a run, and their results.
 
 use super::entry::{Call, OwnTerms};
 use super::run::{FailureCall, HeaderLists, Invoker, RunConfig, StepText, Wait};
@@ -11,36 +11,36 @@ use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 
-/// What a run may have at most.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries; one more ends the run.
     pub entries: u32,
-    /// Bytes of its entries and of what it waits for, has invoked and keeps; more ends the run, or refuses the event.
+    /// Bytes of its entries, waits, invokes and kept events; more ends the run, or rejects the event.
     pub bytes: u64,
-    /// How long it may last; what is appended later ends it, and if nothing is to come, the time itself does.
+    /// How long it may last. A later append ends it. If nothing more is to come, it ends when the time is over.
     pub duration_ms: u64,
 }
 
 impl Limits {
-    /// As much as there is.
+    /// No limits.
     pub const NONE: Limits = Limits { entries: u32::MAX, bytes: u64::MAX, duration_ms: u64::MAX };
 }
 
 /// A run that is about to start.
 #[derive(Clone, Debug)]
 pub struct NewRun {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
     /// Its name.
     pub id: String,
-    /// When it was accepted: later than any other of this name.
+    /// When it was accepted: later than any other run of this name.
     pub created_at: Timestamp,
-    /// Where its steps are executed.
+    /// The URL of its endpoint.
     pub url: String,
-    /// What was chosen for it.
+    /// Its settings.
     pub config: RunConfig,
-    /// Who waits for its end.
+    /// The run that waits for its end.
     pub invoker: Option<Invoker>,
     /// Its first entry.
     pub first: NewEntry,
@@ -49,7 +49,7 @@ pub struct NewRun {
 /// An entry that is about to be accepted.
 #[derive(Clone, Debug)]
 pub struct NewEntry {
-    /// What kind of entry it is.
+    /// The kind of the entry.
     pub call_type: CallType,
     /// The type of its bytes.
     pub content_type: String,
@@ -59,24 +59,24 @@ pub struct NewEntry {
     pub headers: Vec<(String, String)>,
     /// When it is due.
     pub due: Timestamp,
-    /// How many attempts may follow the first, if it says so itself.
+    /// Number of retries, if the entry sets it.
     pub retries: Option<u32>,
     /// Its own retry-delay expression.
     pub retry_delay: Option<String>,
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     pub timeout_ms: Option<u64>,
     /// Its own flow-control key.
     pub flow: Option<FlowSpec>,
-    /// Whom to call, if it is a call.
+    /// The call, if it is one.
     pub call: Option<Call>,
-    /// Who hears of the run's failure from now on, in a run whose client says that anew each time.
+    /// The new failure callback of the run, if its client sends it each time.
     pub failure: Option<FailureCall>,
-    /// What API responses must hide of it, besides what those about the run hide.
+    /// Fields of it that API responses must hide, in addition to those of the run.
     pub redact: RedactFields,
 }
 
 impl NewEntry {
-    /// A step that says nothing about its delivery.
+    /// A step without settings for its delivery.
     pub fn step(body: Bytes, headers: Vec<(String, String)>, due: Timestamp) -> NewEntry {
         NewEntry {
             call_type: CallType::Step,
@@ -94,7 +94,7 @@ impl NewEntry {
         }
     }
 
-    /// The same entry, about whose delivery this is said.
+    /// The same entry with these settings for its delivery.
     pub(super) fn with(self, terms: OwnTerms) -> NewEntry {
         let OwnTerms { retries, retry_delay, flow, redact } = terms;
         NewEntry { retries, retry_delay, flow, redact, ..self }
@@ -110,49 +110,49 @@ pub struct WaitFor {
     pub event: String,
     /// The step that waits.
     pub step: StepText,
-    /// How long, as it was sent.
+    /// The duration, as it was sent.
     pub timeout: String,
-    /// The same.
+    /// The duration in milliseconds.
     pub timeout_ms: u64,
     /// Headers to deliver the result with, as they were sent.
     pub headers: HeaderLists,
-    /// What else is said about that delivery.
+    /// Further settings of that delivery.
     pub terms: OwnTerms,
 }
 
-/// Why something was not accepted.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The run has ended.
     Ended,
-    /// A bound of the run is reached; it has failed thereby.
+    /// A limit of the run is exceeded, so it has failed.
     Exceeded {
-        /// What there is too much of.
+        /// The name of the limit.
         quota: &'static str,
-        /// How much there may be.
+        /// The limit.
         limit: u64,
     },
 }
 
-/// An attempt of one of the run's messages has ended.
+/// The end of an attempt of one of the run's messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
-    /// What it brought.
+    /// The outcome.
     pub outcome: &'a Outcome,
     /// Retries before it.
     pub retried: u32,
-    /// What becomes of the message.
+    /// The next step of the message.
     pub next: Next,
-    /// The bytes of the message, if it is a call; those of steps are put together when they are sent.
+    /// The bytes of the message, if it is a call. Those of steps are built when they are sent.
     pub sent: &'a [u8],
 }
 
-/// What asking for an event came to.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// The run waits.
     Waiting,
-    /// It had come already, now or at an earlier asking.
+    /// The event had already come, now or at an earlier request.
     Resolved,
 }
 
@@ -161,6 +161,6 @@ pub enum Waited {
 pub struct Resolved {
     /// The wait.
     pub wait: Wait,
-    /// The message that delivers what the event brought.
+    /// The message that delivers the data of the event.
     pub id: MessageId,
 }

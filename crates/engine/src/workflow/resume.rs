@@ -1,4 +1,4 @@
-//! A failed run begins again: from its start, or from where it failed.
+//! Restarts a failed run from its start, or resumes it where it failed.
 
 use super::entry::{Delivery, DeliveryState, Entry};
 use super::machine::{Workflow, text_of};
@@ -14,25 +14,25 @@ use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What is chosen anew for a run that begins again.
+/// New settings for a run that is restarted or resumed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// How many attempts may follow the first of each delivery.
+    /// Number of retries of each delivery.
     pub retries: Option<u32>,
     /// Retry-delay expression.
     pub retry_delay: Option<String>,
-    /// The flow-control key that its entries are delivered under.
+    /// The flow-control key of its entries.
     pub flow: Option<FlowSpec>,
     /// Labels.
     pub labels: Option<Vec<String>>,
-    /// Who hears of its failure.
+    /// The failure callback.
     pub failure: Option<FailureCall>,
-    /// How long its first deliveries wait.
+    /// The delay of its first deliveries.
     pub delay_ms: u64,
 }
 
 impl Record {
-    /// A new run like this one, from its start. Whoever invoked this one has heard of its failure.
+    /// A new run like this one, from its start. The run that invoked this one was already notified of its failure.
     pub fn restarted(&self, id: String, created_at: Timestamp, overrides: Overrides, out: &mut Outbox<'_>) -> Workflow {
         let Workflow { run, entries, .. } = &self.workflow;
         let first = &entries[0];
@@ -54,8 +54,8 @@ impl Record {
         Workflow::start(new, out)
     }
 
-    /// A new run with all that this one has done, which goes on where it failed: what was not answered is delivered
-    /// again, what was waited for is waited for again.
+    /// A new run with all results of this one, which continues where it failed: unanswered deliveries are repeated, and
+    /// waits are restored.
     pub fn resumed(&self, id: String, created_at: Timestamp, overrides: Overrides, out: &mut Outbox<'_>) -> Workflow {
         let due = out.now.plus_millis(overrides.delay_ms);
         let mut entries = self.workflow.entries.clone();
@@ -64,7 +64,7 @@ impl Record {
             let due = match entry.delivery.state {
                 DeliveryState::Failed => due,
                 DeliveryState::Canceled if planted::has(Bug::ResumeForgetsBranches) => continue,
-                // A branch that slept when another failed sleeps on.
+                // A branch that slept when another failed continues to sleep.
                 DeliveryState::Canceled => due.max(entry.delivery.due),
                 DeliveryState::Pending | DeliveryState::Done => continue,
             };
@@ -110,7 +110,7 @@ fn config_with(config: &RunConfig, overrides: &Overrides) -> RunConfig {
 }
 
 impl Workflow {
-    /// For as long as was left when the run failed.
+    /// Waits for the time that was left when the run failed.
     fn wait_again(&mut self, wait: Wait, ended_at: Option<Timestamp>, out: &mut Outbox<'_>) {
         let left = wait.deadline.millis_since(ended_at.unwrap_or(out.now));
         let wait = Wait { timer: (out.next_id)(), deadline: out.now.plus_millis(left), ..wait };
@@ -118,7 +118,8 @@ impl Workflow {
         self.register(wait, note, out);
     }
 
-    /// What an invoked run has brought meanwhile is there at once; one that goes on tells this run instead.
+    /// The result of an invoked run that has ended in the meantime is available at once. A live one will notify this
+    /// run instead.
     fn await_again(&mut self, invoke: Invoke, failed: &Record, out: &mut Outbox<'_>) {
         let (given, result) = (failed.given(&invoke), failed.out(&invoke));
         let invoke = Invoke { id: Some((out.next_id)()), has_out: false, ..invoke };

@@ -1,4 +1,4 @@
-//! How much a run holds, and whether there is room for more.
+//! The size of a run, and its limits.
 
 use super::callback;
 use super::entry::{DeliveryState, Entry, StepError, Terms, push_error};
@@ -14,7 +14,7 @@ use posthaste_wire::rejection::quota_exceeded;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
-/// What an event, a wait or an invoke takes besides its bytes, more or less.
+/// Approximate size of an event, a wait or an invoke besides its bytes.
 const ITEM_BYTES: u64 = 256;
 /// The header in which an endpoint names the step that failed.
 pub const ERROR_STEP_NAME: &str = "Upstash-Error-Step-Name";
@@ -27,18 +27,18 @@ const INVOKERS_QUOTA: &str = "maxWorkflowInvokers";
 /// How long a run may last.
 const DURATION_QUOTA: &str = "maxWorkflowDuration";
 
-/// How many bytes a run has, so that nobody need walk it to know.
+/// The sizes of a run, kept so that they need not be recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// Of its entries and what was said with them.
+    /// Of its entries and their settings.
     entries: u64,
-    /// Of what it waits for, has invoked and keeps, but for the bodies of that.
+    /// Of its waits, invokes and kept events, without their bodies.
     asked: u64,
     /// Of those bodies.
     bodies: u64,
-    /// Of what is known about those who wait for its end. They are none of its doing, and take nothing of its room.
+    /// Of the runs that wait for its end. The run did not cause them, so they do not count toward its limit.
     invokers: u64,
-    /// Of what went wrong with deliveries, which takes nothing of its room either.
+    /// Of errors of deliveries, which do not count toward its limit either.
     errors: u64,
 }
 
@@ -48,7 +48,7 @@ impl Sums {
         Sums { entries: entries.iter().map(entry_bytes).sum(), errors, ..Sums::default() }
     }
 
-    /// Keeps an error of a delivery; without the response, but for its status, if the run has kept enough of them.
+    /// Adds an error of a delivery. If the run has kept enough responses, only the status is kept.
     pub(super) fn push_error(&mut self, errors: &mut Vec<StepError>, mut error: StepError) {
         if self.errors >= WORKFLOW_ERROR_BYTES_MAX {
             error.response = error.response.map(|response| Arc::new(response.status_and(ERROR_STEP_NAME)));
@@ -66,7 +66,7 @@ impl Sums {
         self.entries = self.entries.saturating_sub(entry_bytes(entry));
     }
 
-    /// Adds a note: so long is its JSON, and so long its body.
+    /// Adds a note with these lengths of its JSON and its body.
     pub(super) fn add_note(&mut self, kind: NoteKind, data: usize, body: u64) {
         let data = ITEM_BYTES + data as u64;
         match kind {
@@ -75,12 +75,12 @@ impl Sums {
                 self.bodies += body;
             }
             NoteKind::Invoker => self.invokers += data,
-            // A run that has them has ended.
+            // Only a run that has ended has these notes.
             NoteKind::InvokeOut | NoteKind::Result | NoteKind::Answer | NoteKind::Told => {}
         }
     }
 
-    /// Takes away what was added with this note and so long a body.
+    /// Subtracts a note and this length of its body.
     pub(super) fn remove_note(&mut self, note: &Note, body: u64) {
         let mut of_note = Sums::default();
         of_note.add_note(note.key.kind, note.data.len(), body);
@@ -91,17 +91,17 @@ impl Sums {
 }
 
 impl Workflow {
-    /// Bytes of its entries with what was said with them, and of what it waits for, has invoked and keeps.
+    /// Bytes of its entries with their settings, and of its waits, invokes and kept events.
     pub fn bytes(&self) -> u64 {
         self.sums.entries + self.sums.asked + self.sums.bodies
     }
 
-    /// Bytes of what decisions need besides the entries: what it waits for, has invoked and keeps, who waits for its end.
+    /// Bytes of the notes that decisions need: waits, invokes, kept events, and runs that wait for its end.
     pub fn noted_bytes(&self) -> u64 {
         self.sums.asked + self.sums.invokers
     }
 
-    /// Bytes of what was chosen for the run and is known of its failure.
+    /// Bytes of the run's settings and of its failure.
     pub fn chosen_bytes(&self) -> u64 {
         let Run { id, url, config, failure, .. } = &self.run;
         let texts = [Some(id), Some(url), config.retry_delay.as_ref(), Some(&config.caller_ip)];
@@ -114,14 +114,14 @@ impl Workflow {
         texts.map(|text| text.len() as u64).sum::<u64>() + header_bytes(&config.headers) + told + errors
     }
 
-    /// Whether this step has not invoked a run, nor brought anything, and may do so.
+    /// Whether this step may invoke a run: it has not invoked one, and has no result.
     pub fn may_invoke(&self, step: &StepText) -> bool {
         let number = number_of(step);
         let is_known = self.has_result(number) || self.invokes.iter().any(|known| known.number() == number);
         self.run.state == RunState::Started && !is_known
     }
 
-    /// Refuses one more run that would wait for the end of this one: all of them get its result at once.
+    /// Rejects one more run that would wait for the end of this one, because all of them get its result at once.
     pub fn check_invokers(&self) -> Result<(), Refusal> {
         match self.invokers.len() < INVOKERS_MAX {
             true => Ok(()),
@@ -129,8 +129,8 @@ impl Workflow {
         }
     }
 
-    /// So many entries and bytes are to come, now or when what is asked for has come. A bound that is reached ends the run: it
-    /// could not go on.
+    /// Checks the limits for this many new entries and bytes, now or after the requested events. Exceeding a limit ends
+    /// the run, because it could not continue.
     pub(super) fn check_room(
         &mut self,
         entries: usize,
@@ -139,7 +139,7 @@ impl Workflow {
         out: &mut Outbox<'_>,
     ) -> Result<(), Refusal> {
         let age = out.now.millis_since(self.run.created_at);
-        // Each wait and each invoke will be an entry.
+        // Each wait and each invoke will become an entry.
         let most = self.entries.len().max(self.waits.len()).max(self.invokes.len());
         let exceeded = [
             (ENTRIES_QUOTA, (most + entries) as u64, u64::from(limits.entries)),
@@ -163,8 +163,9 @@ impl Workflow {
 }
 
 impl Workflow {
-    /// Everything that was delivered is answered. If nothing is to come either, because the endpoint has published nothing,
-    /// the run would go on for ever: then it ends when its time is over. All others end by what is to come.
+    /// Call it when every delivery has a response. If nothing more is to come, because the endpoint has published
+    /// nothing, the run would never end. It then ends when its maximum duration is over. All other runs end by what is
+    /// to come.
     pub(super) fn expect_an_end(&mut self, out: &mut Outbox<'_>) {
         let is_pending = |entry: &Entry| entry.delivery.state == DeliveryState::Pending;
         let is_idle = self.run.state == RunState::Started
@@ -174,7 +175,7 @@ impl Workflow {
         if !is_idle || self.run.last_call.is_some() {
             return;
         }
-        // At this very time it may still be appended to.
+        // An append at exactly this time is still allowed.
         let Some(end) = self.run.created_at.as_millis().checked_add(out.limits.duration_ms) else { return };
         let id = (out.next_id)();
         let due = Timestamp(end).plus_millis(1).max(out.now);
@@ -183,7 +184,7 @@ impl Workflow {
         self.save_run(out);
     }
 
-    /// The time of the run is over, unless it may last longer than it could when that was said.
+    /// The maximum duration of the run is over, unless it was extended since it was scheduled.
     pub(super) fn time_is_over(&mut self, out: &mut Outbox<'_>) {
         let limits = out.limits;
         if self.check_room(0, 0, &limits, out).is_ok() {
@@ -194,7 +195,7 @@ impl Workflow {
 }
 
 impl Entry {
-    /// Bytes of what decisions need of it, which its own bytes are not.
+    /// Bytes of the data that decisions need, which are not the run's own bytes.
     pub fn held_bytes(&self) -> u64 {
         self.terms.bytes() + self.gist.info.kind.len() as u64 + error_bytes(&self.delivery.errors)
     }
@@ -211,7 +212,7 @@ impl Terms {
 }
 
 impl NewEntry {
-    /// Bytes that a run has more by it, more or less.
+    /// Approximate bytes that it adds to a run.
     pub(super) fn bytes(&self) -> u64 {
         let call = self.call.as_ref().map_or(0, |call| call.url.len() as u64 + header_bytes(&call.result_headers));
         let said = said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref());
@@ -220,7 +221,7 @@ impl NewEntry {
 }
 
 impl Note {
-    /// Bytes that a run has more by it.
+    /// Bytes that it adds to a run.
     pub(super) fn bytes(&self) -> u64 {
         let mut sums = Sums::default();
         sums.add_note(self.key.kind, self.data.len(), self.body.len() as u64);

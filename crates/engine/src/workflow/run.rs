@@ -1,5 +1,5 @@
-//! A run: what was asked for when it was triggered, and how it stands. Its entries are kept apart, and so is what it
-//! waits for (`note`).
+//! A run: its settings from the trigger, and its state. Its entries are stored separately, and so are its waits and
+//! other notes (`note`).
 
 use super::entry::{OwnTerms, Source};
 use super::note::{NoteKey, NoteKind};
@@ -15,71 +15,71 @@ use std::sync::Arc;
 /// Headers as clients write them into bodies: each name with its values.
 pub type HeaderLists = Vec<(String, Vec<String>)>;
 
-/// A step as JSON, whose result the server writes itself.
+/// A step as JSON whose result the server writes.
 pub type StepText = Map<String, Value>;
 
-/// One run of a workflow, without its entries and notes: small, whatever happens in it. Stored as JSON; new fields need
+/// One run of a workflow, without its entries and notes, so that it is always small. Stored as JSON; new fields need
 /// `#[serde(default)]`.
 ///
-/// An id may be used again once its run has ended: `no` tells the instances apart.
+/// An id may be reused once its run has ended. `no` distinguishes the instances.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// Which instance: the position of its first entry.
+    /// The instance: the position of its first entry.
     pub no: Seq,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// The name that its publisher or its client gave it.
+    /// The name from its publisher or its client.
     pub id: String,
     /// When it was accepted; differs between instances of one id.
     pub created_at: Timestamp,
-    /// Where its steps are executed.
+    /// The URL of its endpoint.
     pub url: String,
-    /// What was chosen for it.
+    /// Its settings.
     pub config: Arc<RunConfig>,
-    /// Whether it goes on, and if not, how it ended.
+    /// Its state.
     pub state: RunState,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// Why it failed.
+    /// Its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<Failure>>,
-    /// The message that stands for the end of its time. Only a run that nothing moves on has one.
+    /// The message for the end of its maximum duration. Only a run without progress has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_call: Option<MessageId>,
 }
 
-/// What was chosen for a run.
+/// The settings of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunConfig {
-    /// What its client can do.
+    /// The features of its client.
     pub features: Features,
     /// Labels, in the order given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// The user's headers: delivered with every entry, names in canonical form.
+    /// The user's headers, delivered with every entry, with names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// How many attempts may follow the first of each delivery.
+    /// Number of retries of each delivery.
     pub retries: u32,
     /// Retry-delay expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<String>,
-    /// The flow-control key that its entries are delivered under.
+    /// The flow-control key of its entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
-    /// Who hears of its failure.
+    /// Its failure callback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureCall>,
-    /// What API answers must hide.
+    /// Fields that API responses must hide.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
-    /// Address of whoever triggered it.
+    /// Address of the caller that triggered it.
     pub caller_ip: String,
-    /// What the first answer of the endpoint must show, besides what the client's features say.
+    /// What the first response of the endpoint must show, in addition to the client's features.
     #[serde(default)]
     pub trigger: Trigger,
-    /// How many runs led to this one, one invoking the next.
+    /// The depth of invocations that led to this run.
     #[serde(default)]
     pub depth: u32,
 }
@@ -93,19 +93,19 @@ pub enum Trigger {
     Client,
     /// By the REST API: the endpoint must show that its client is new enough.
     Rest,
-    /// By somebody who does not know the endpoint's client; the endpoint will trigger it once more, its own way.
+    /// By a caller that does not know the endpoint's client. The endpoint will trigger it again with its own client.
     UnknownClient,
 }
 
-/// Who hears of the failure of a run, and with what.
+/// The failure callback of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCall {
-    /// Where it goes.
+    /// Its destination.
     pub url: String,
     /// Headers of its delivery, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// How many attempts may follow the first; `None` means as many as the run has.
+    /// Number of retries; `None` means that of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
     /// Its retry-delay expression; `None` means that of the run.
@@ -114,24 +114,24 @@ pub struct FailureCall {
     /// Its flow-control key; `None` means that of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
-    /// What API answers must hide of it, besides what those about the run hide.
+    /// Fields of it that API responses must hide, in addition to those of the run.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
 }
 
-/// Whether a run goes on, and if not, how it ended.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RunState {
-    /// It goes on.
+    /// It is live.
     #[serde(rename = "RUN_STARTED")]
     Started,
     /// Its function has returned.
     #[serde(rename = "RUN_SUCCESS")]
     Success,
-    /// A delivery failed for good, or a bound was reached.
+    /// A delivery failed for good, or a limit was exceeded.
     #[serde(rename = "RUN_FAILED")]
     Failed,
-    /// Somebody cancelled it.
+    /// It was cancelled.
     #[serde(rename = "RUN_CANCELED")]
     Canceled,
 }
@@ -141,62 +141,62 @@ pub enum RunState {
 pub struct Invoker {
     /// The waiting run.
     pub run_id: String,
-    /// Which instance of it; old clients do not say.
+    /// Its instance; old clients do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
-    /// Where its steps are executed.
+    /// The URL of its endpoint.
     pub url: String,
     /// The step that waits, as it was sent.
     pub step: StepText,
     /// Headers to deliver the result with, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// What else is said about that delivery.
+    /// Further settings of that delivery.
     #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
     pub terms: OwnTerms,
 }
 
-/// A run that this one has invoked, without what it was given.
+/// A run that this one has invoked, without its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invoke {
-    /// What the log names it by until there is a result; it is no message. Older ones have none.
+    /// Its id in the log until there is a result. It is not a message. Older ones have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<MessageId>,
     /// The step that waits for it.
     pub step: StepText,
     /// The invoked run.
     pub run_id: String,
-    /// Which instance of it.
+    /// Its instance.
     pub created_at: Timestamp,
-    /// Where its steps are executed.
+    /// The URL of its endpoint.
     pub url: String,
-    /// The user's headers that it was given, names in canonical form. Only the log shows them.
+    /// The user's headers of the invoked run, with names in canonical form. Only the log shows them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_headers: Vec<(String, String)>,
-    /// What API answers must hide of the invoked run.
+    /// Fields of the invoked run that API responses must hide.
     #[serde(default, skip_serializing_if = "RedactFields::is_none")]
     pub redact: RedactFields,
     /// Headers to deliver the result with, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// What else is said about that delivery.
+    /// Further settings of that delivery.
     #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
     pub terms: OwnTerms,
-    /// How many bytes it was given.
+    /// The size of its payload.
     #[serde(skip)]
     pub size: u64,
-    /// Something came of it after the end of this run.
+    /// Whether its result came after the end of this run.
     #[serde(skip)]
     pub has_out: bool,
 }
 
 impl Invoke {
-    /// The number of the step that waits for it: no other invoke of the run has it.
+    /// The number of the step that waits for it; unique among the invokes of the run.
     pub fn number(&self) -> u32 {
         number_of(&self.step)
     }
 
-    /// Which note it is.
+    /// The key of its note.
     pub(super) fn key(&self) -> NoteKey {
         NoteKey { kind: NoteKind::Invoke, n: self.number().into() }
     }
@@ -214,104 +214,104 @@ pub struct Wait {
     pub event: String,
     /// The step that waits, as it was sent.
     pub step: StepText,
-    /// The message that stands for its deadline.
+    /// The message for its deadline.
     pub timer: MessageId,
     /// When the wait is over.
     pub deadline: Timestamp,
-    /// How long it was to last, as it was sent.
+    /// The duration, as it was sent.
     pub timeout: String,
     /// Headers to deliver the result with, as they were sent.
     pub headers: HeaderLists,
-    /// What else is said about that delivery.
+    /// Further settings of that delivery.
     #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
     pub terms: OwnTerms,
 }
 
 impl Wait {
-    /// Which note it is.
+    /// The key of its note.
     pub(super) fn key(&self) -> NoteKey {
         NoteKey { kind: NoteKind::Wait, n: self.timer.seq.0 }
     }
 
-    /// When it was asked for.
+    /// When it began.
     pub fn since(&self) -> Timestamp {
         self.timer.seq.time()
     }
 
-    /// What its result remembers of it.
+    /// The source that its result records.
     pub fn source(&self) -> Source {
         Source::Wait { since: self.since(), timeout: self.timeout.clone(), deadline: self.deadline }
     }
 }
 
-/// An event that came before it was waited for, without what came with it.
+/// An event that came before a step waited for it, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlyEvent {
-    /// Its place among them.
+    /// Its number among them.
     pub n: u64,
     /// Its name.
     pub event: String,
-    /// How many bytes came with it.
+    /// The size of its data.
     pub size: u64,
 }
 
 impl EarlyEvent {
-    /// Which note it is.
+    /// The key of its note.
     pub(super) fn key(&self) -> NoteKey {
         NoteKey { kind: NoteKind::Early, n: self.n }
     }
 }
 
-/// Why a run failed, and what was done about it.
+/// Why a run failed, and the state of its failure callback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The entry whose delivery failed.
     pub entry: u32,
-    /// Retries that were made of it.
+    /// Its number of retries.
     pub retried: u32,
-    /// In words, if it was not simply the status of the answer.
+    /// The error in words, if it was not simply the status of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The status of what was answered last, or of what stands for an answer.
+    /// The status of the last response, or of its substitute.
     pub status: u16,
-    /// How many bytes of that answer are kept.
+    /// How many bytes of that response are kept.
     pub answer_bytes: u64,
     /// Its place in the DLQ.
     pub dlq_id: DlqId,
-    /// It is in the DLQ still.
+    /// Whether it is still in the DLQ.
     pub is_in_dlq: bool,
-    /// How telling about it stands, if somebody is told.
+    /// The state of the failure callback, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<FailureProgress>,
-    /// The run that goes on where this one failed.
+    /// The run that continues where this one failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_as: Option<Seq>,
 }
 
-/// How telling about a failure stands.
+/// The state of a failure callback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureProgress {
-    /// The message that tells it.
+    /// Its message.
     pub id: MessageId,
-    /// Whether it goes on.
+    /// Its state.
     pub state: FailureCallState,
     /// When its next attempt is due.
     pub due: Timestamp,
 }
 
-/// Whether telling about a failure goes on.
+/// The state of a failure callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FailureCallState {
-    /// It is to be attempted, or attempted again.
+    /// An attempt is still to come.
     #[serde(rename = "CALLBACK_INPROGRESS")]
     InProgress,
-    /// It was answered with a 2xx.
+    /// It got a 2xx.
     #[serde(rename = "CALLBACK_SUCCESS")]
     Success,
     /// Its last attempt failed.
     #[serde(rename = "CALLBACK_FAIL")]
     Failed,
-    /// Somebody stopped it.
+    /// It was stopped.
     #[serde(rename = "CALLBACK_CANCELED")]
     Canceled,
 }

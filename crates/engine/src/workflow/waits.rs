@@ -1,4 +1,4 @@
-//! Events that steps of a run wait for: they come, came before, or never do.
+//! Events that steps of a run wait for: they come, came before, or never come.
 
 use super::entry::{Source, base64_len};
 use super::machine::{Workflow, text_of};
@@ -16,11 +16,11 @@ use posthaste_wire::id::MessageId;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Events of a run that nobody has waited for yet.
+/// Events of a run that no step has waited for yet.
 const EVENTS_QUOTA: &str = "maxWorkflowEvents";
 
 impl Workflow {
-    /// A step waits for an event. Asking twice is asking once. `kept` reads what came with an event that was kept.
+    /// Lets a step wait for an event. Repeating the call has no further effect. `kept` reads the data of a kept event.
     pub fn wait<E>(
         &mut self,
         wait: WaitFor,
@@ -61,17 +61,17 @@ impl Workflow {
         Ok(Ok(Waited::Waiting))
     }
 
-    /// Whether an event of this name came before it was waited for.
+    /// Whether an event of this name came before a step waited for it.
     pub fn has_early(&self, event: &str) -> bool {
         self.early.iter().any(|early| early.event == event)
     }
 
-    /// An event has come for whichever step of the run waits for it first.
+    /// Delivers an event to the first step of the run that waits for it.
     pub fn notify(&mut self, event: &str, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
         self.notify_first(|wait| wait.event == event, data, out)
     }
 
-    /// The event of this wait has come.
+    /// Delivers the event of this wait.
     pub fn notify_wait(&mut self, timer: MessageId, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
         self.notify_first(|wait| wait.timer == timer, data, out)
     }
@@ -91,7 +91,7 @@ impl Workflow {
         Some(Resolved { wait, id })
     }
 
-    /// The same; kept for the step that will wait for it, if none does.
+    /// Like [`Self::notify`], but keeps the event for a later wait if no step waits for it.
     pub fn notify_or_keep(
         &mut self,
         event: &str,
@@ -122,7 +122,7 @@ impl Workflow {
         Ok(None)
     }
 
-    /// The deadline of a wait has come, or of the run. Too late if the event was first, or something has ended the run.
+    /// Handles the deadline of a wait, or of the run. Has no effect if the event was first, or if the run has ended.
     pub fn deadline_reached(&mut self, timer: MessageId, out: &mut Outbox<'_>) {
         let goes_on = self.run.state == RunState::Started;
         if goes_on && self.run.last_call == Some(timer) {
@@ -161,7 +161,7 @@ impl Workflow {
     }
 }
 
-/// The result of a step that waited: what the event brought, or that none came.
+/// The result of a step that waited: the data of the event, or that none came.
 fn awaited(mut step: StepText, event: &str, data: Option<&[u8]>) -> Bytes {
     step.insert("waitEventId".to_owned(), Value::String(event.to_owned()));
     match data {

@@ -11,7 +11,7 @@ fn publish(delay_ms: u64) -> Action {
     Action::Publish(New { delay_ms, bytes: 1, ..New::default() })
 }
 
-/// All that starts without waiting comes to its end.
+/// Lets all attempts that can start finish.
 fn deliver(world: &mut World) {
     while !world.in_flight.is_empty() {
         world.act(&Action::End { which: 0, how: How::Ok });
@@ -84,8 +84,8 @@ fn a_moment_far_ahead_makes_nothing_due_that_was_not_read_in_it() {
     assert_eq!(world.live.len(), 0);
 }
 
-/// A full shard, whose clock goes back between the question for the next rows and the answer: who is left to the store
-/// meanwhile must be asked for again.
+/// A full shard whose clock goes back between the request for rows and their arrival. Messages that are left to the
+/// store in between must be requested again.
 #[test]
 fn who_is_evicted_while_rows_are_on_their_way_is_read_again() {
     let mut world = World::new();
@@ -100,7 +100,7 @@ fn who_is_evicted_while_rows_are_on_their_way_is_read_again() {
     world.check_history();
 }
 
-/// All that is due makes room for nobody else that is.
+/// Due messages are not evicted for other due messages.
 #[test]
 fn who_was_due_is_not_evicted_for_another_when_the_clock_goes_back() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Messages that need not wait for their time any longer.
+//! Requests to deliver messages now.
 
 use crate::world::{Action, How, New, World};
 use posthaste_engine::event::Op;
@@ -6,7 +6,7 @@ use posthaste_engine::message::Live;
 use posthaste_engine::shard::{DeliverNowOutcome, Output};
 
 impl World {
-    /// Somebody wants one of the live messages to be sent now.
+    /// Delivers one of the live messages now.
     pub(crate) fn deliver_now(&mut self, which: usize, out: &mut Output) {
         let Some(row) = self.live.values().nth(which % self.live.len().max(1)).copied() else { return };
         let outcome = self.shard.deliver_now(&row, self.now, out);

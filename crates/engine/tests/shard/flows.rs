@@ -1,4 +1,4 @@
-//! Flow control, told one story at a time.
+//! Flow control, one scenario at a time.
 
 use crate::world::{Action, How, New, NewFlow, World};
 use posthaste_engine::flow::FlowEdit;

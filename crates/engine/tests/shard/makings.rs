@@ -1,4 +1,4 @@
-//! What the messages of the world are made of, and what becomes of their attempts.
+//! The contents of the world's messages, and the outcomes of their attempts.
 
 use crate::world::{How, New};
 use posthaste_engine::event::Response;
@@ -13,7 +13,7 @@ pub(crate) fn flow_name(key: u8) -> String {
     format!("key-{key}")
 }
 
-/// What such a publish asks for.
+/// The settings of such a publish.
 pub(crate) fn spec(new: &New) -> MessageSpec {
     let callback = || {
         Box::new(CallbackSpec {
@@ -48,7 +48,7 @@ pub(crate) fn spec(new: &New) -> MessageSpec {
     }
 }
 
-/// What comes of an attempt.
+/// The outcome of an attempt.
 pub(crate) fn outcome(how: How) -> Outcome {
     let answer = |status: u16, header: Option<(&str, String)>| {
         let headers = header.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();

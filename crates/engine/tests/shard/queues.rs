@@ -1,4 +1,4 @@
-//! FIFO queues, told one story at a time.
+//! FIFO queues, one scenario at a time.
 
 use crate::world::{Action, CAPS, How, New, NewFlow, World};
 use posthaste_engine::event::State;
@@ -17,7 +17,7 @@ fn end(how: How) -> Action {
     Action::End { which: 0, how }
 }
 
-/// Who is under way, as positions in the order of creation.
+/// The messages in flight, as positions in the order of creation.
 fn under_way(world: &World) -> Vec<usize> {
     let mut own: Vec<Seq> = world.messages.values().filter(|message| message.id.tag == 7).map(|m| m.id.seq).collect();
     own.sort();
@@ -79,7 +79,7 @@ fn the_slot_is_kept_until_the_callbacks_are_done() {
     }
 }
 
-/// A message of a queue has failed for good, three callbacks tell of it, and another message waits behind them.
+/// A message of a queue has failed for good and has three callbacks. Another message waits after them.
 fn with_three_callbacks() -> World {
     let mut world = World::new();
     let first = New { queue: Some(0), retries: 1, callback: true, failure_callback: true, ..New::default() };
@@ -95,13 +95,13 @@ fn with_three_callbacks() -> World {
     world
 }
 
-/// How many callbacks are in RAM.
+/// The number of callbacks in RAM.
 fn callbacks_held(world: &World) -> usize {
     let callbacks = world.live.values().filter(|row| row.id.tag == 8);
     callbacks.filter(|row| world.shard.held_row(row.tenant, row.id).is_some()).count()
 }
 
-/// As many messages of somebody else as the shard holds: they are due, and their keys are paused. And as many queues.
+/// Fills the shard with due messages of another tenant whose keys are paused, and with as many queues.
 fn fill(world: &mut World) {
     for queue in 0..CAPS.held_max as u8 {
         world.act(&Action::PutQueue { tenant: 1, queue, parallelism: 1, paused: false });
@@ -192,7 +192,8 @@ fn a_callback_keeps_one_slot_and_leaves_the_other_after_a_clock_that_went_back_a
     assert!(under_way(&world).contains(&1), "the callback has its turn, and of two slots one is left for the next");
 }
 
-/// A message without callbacks waits for its retry in one slot, and in the next one the callback of another is under way.
+/// A message without callbacks waits for its retry in one slot, and a callback of another message is in flight in the
+/// next one.
 fn with_a_callback_after_a_message_without() -> World {
     let mut world = World::new();
     world.act(&put(2, false));
@@ -357,7 +358,7 @@ fn a_cancelled_delayed_head_lets_those_behind_it_go_on_after_the_clock_went_back
     let mut world = World::new();
     world.act(&put(1, true));
     world.act(&Action::Publish(New { queue: Some(0), delay_ms: 600_000, ..New::default() }));
-    // Far ahead the delay seems to be over, so who is published then stands behind it.
+    // The clock is far ahead, so the delay seems to be over, and a new message comes after it.
     world.act(&Action::Wait { millis: 3_600_000 });
     world.act(&enqueue());
     world.act(&Action::ClockBack { millis: 3_600_000 });

@@ -1,4 +1,4 @@
-//! Messages of runs: timed and retried like others, told to nobody but the run.
+//! Messages of runs: timed and retried like others, and reported only to the run.
 
 use crate::world::CAPS;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ impl Rig {
         Rig { shard, out }
     }
 
-    /// What was decided since the last time.
+    /// The decisions since the last call.
     fn taken(&mut self) -> (Vec<Op>, Vec<Live>) {
         let Output { ops, effects, .. } = std::mem::take(&mut self.out);
         (ops, effects.into_iter().map(|Effect::Start { live, .. }| live).collect())

@@ -1,11 +1,11 @@
-//! What is due and not under way, as operators are told.
+//! Messages that are due but not in flight, as operators see them.
 
 use crate::world::{Action, CAPS, How, New, NewFlow, World};
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::shard::BacklogCounts;
 use posthaste_wire::id::TenantId;
 
-/// More than any world has.
+/// More than the size of any world.
 const LOOKS: usize = 1_000;
 
 fn waiting(world: &World) -> BacklogCounts {
@@ -98,7 +98,7 @@ fn only_so_many_lanes_keys_and_queues_are_looked_at_and_none_of_others() {
     let one_queue = BacklogCounts { paused_queues: 1, ..BacklogCounts::default() };
     let one_key = BacklogCounts { paused_flows: 1, ..BacklogCounts::default() };
     let one_lane = BacklogCounts { count: 1, oldest_due: Some(lanes.now), ..BacklogCounts::default() };
-    // The second destination gets fewer places.
+    // The second destination gets fewer slots.
     for (world, one, all) in [(queues, one_queue, 2), (keys, one_key, 2), (lanes, one_lane, 3)] {
         assert_eq!(world.shard.waiting(TenantId(0), 1), BacklogCounts { is_partial: true, ..one });
         let found = world.shard.waiting(TenantId(0), 2);

@@ -1,4 +1,4 @@
-//! What a message is said to wait for is what it waits for.
+//! The stated obstacle of a message is the real one.
 
 use crate::world::{Action, CAPS, How, New, NewFlow, World};
 use posthaste_engine::flow::FlowEdit;
@@ -6,7 +6,7 @@ use posthaste_engine::message::Live;
 use posthaste_engine::shard::Output;
 use posthaste_engine::why::{AtDestination, Busy, Obstacle, Position, Room};
 
-/// How long a full shard may wait before it asks for more.
+/// How long a full shard may wait before it requests more.
 const FULL_PAUSE_MS: u64 = 1_000;
 
 impl World {
@@ -16,7 +16,7 @@ impl World {
         self.shard.why(&row, self.now).obstacle
     }
 
-    /// What is said of every live message is true by the books of the model.
+    /// The obstacles of all live messages agree with the model.
     pub(crate) fn check_obstacles(&mut self) {
         let rows: Vec<Live> = self.live.values().copied().collect();
         for row in rows {
@@ -38,7 +38,7 @@ impl World {
         let (own, tenant_left) = (there().count(), CAPS.tenant_in_flight_max as usize - of_tenant().count());
         match obstacle {
             Obstacle::Time => row.due > self.now,
-            // Books of turns are kept only while the clock goes ahead.
+            // Turns are recorded only while the clock moves forward.
             Obstacle::Queue(queue) => row
                 .place
                 .filter(|place| place.turn.seq == row.id.seq)
@@ -64,17 +64,17 @@ impl World {
                     |other: &&Live| other.id != row.id && (other.origin == row.origin || row.flow.is_some());
                 self.has_room_for(row) && waiting().filter(is_before).any(|other| !self.has_room_for(other))
             }
-            // A full shard asks for more only now and then.
+            // A full shard requests more only at intervals.
             Obstacle::Room(Room::Memory) => {
                 self.shard.held_row(row.tenant, row.id).is_none() && self.was_full_within(FULL_PAUSE_MS)
             }
             Obstacle::Attempt => true,
-            // Nobody stops it; and whatever may start is started before anybody asks.
+            // The shard is never stopped here, and everything that may start has started before the query.
             Obstacle::Stopping | Obstacle::Nothing => false,
         }
     }
 
-    /// Whether the bodies under way leave room for this one, its destination aside.
+    /// Whether the bodies in flight leave room for this one, apart from its destination.
     fn has_room_for(&self, row: &Live) -> bool {
         let of_tenant = || self.in_flight.iter().filter(|live| live.tenant == row.tenant);
         let is_alone = of_tenant().next().is_none();

@@ -1,7 +1,7 @@
-//! A model of the world around a shard: it plays the store, the receivers and the clock.
+//! A model of the world around a shard: it simulates the store, the receivers and the clock.
 //!
-//! After every step it checks the caps, the order of queues and the limits of flow-control keys by its own
-//! books; after healing it checks that every message has ended exactly once and that nothing is stuck (`checks`).
+//! After every step it checks the caps, the order of queues and the limits of flow-control keys with its own records.
+//! After healing it checks that every message has ended exactly once and that nothing is stuck (`checks`).
 
 mod checks;
 
@@ -31,10 +31,10 @@ pub(crate) const CAPS: Settings = Settings {
     dedup_window_ms: 600_000,
 };
 
-/// A full shard may take this long to ask for what is due.
+/// A full shard may take this long to request due messages.
 const OVERDUE_MS: u64 = 3_000;
 
-/// A publish, plain unless told otherwise.
+/// A publish, plain by default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct New {
     pub tenant: u32,
@@ -93,7 +93,7 @@ pub(crate) enum Action {
     ClockBack {
         millis: u64,
     },
-    /// A publish, no duplicate, at a time from which the clock goes back before the next rows are read.
+    /// A publish that is not a duplicate, at a time from which the clock goes back before the next rows are read.
     Stumble {
         new: New,
         millis: u64,
@@ -110,14 +110,14 @@ pub(crate) enum How {
     NoAnswer,
 }
 
-/// What the model knows of a flow-control key.
+/// The model's record of a flow-control key.
 #[derive(Debug, Default)]
 pub(crate) struct FlowBook {
     /// The limits as last stored.
     pub flow: Option<Flow>,
-    /// When deliveries started under the present rate, by a clock that never goes back.
+    /// When deliveries started under the current rate, by a clock that never goes back.
     starts: Vec<u64>,
-    /// Deliveries under way that still count.
+    /// Deliveries in flight that still count.
     pub counted: HashSet<Seq>,
 }
 
@@ -129,20 +129,20 @@ pub(crate) struct World {
     real_ms: u64,
     /// The latest time so far.
     pub latest: Timestamp,
-    /// Who has been due, at which time, and since when by the clock that never goes back, if that was after the last
-    /// restart: may start although the clock went back since.
+    /// Messages that have been due, with that time and, if it was after the last restart, since when by the clock that
+    /// never goes back. They may start although the clock went back.
     was_due: HashMap<Seq, (Timestamp, Option<u64>)>,
     last_seq: Seq,
     /// The last message before each time the clock went back.
     pub went_back_at: Vec<Seq>,
-    /// When the shard last held as much as it may, by the clock that never goes back.
+    /// When the shard last held as much as allowed, by the clock that never goes back.
     full_at: Option<u64>,
     pub messages: HashMap<Seq, Arc<Message>>,
     pub live: BTreeMap<Seq, Live>,
     keys: HashMap<(TenantId, DedupKey), (MessageId, Timestamp)>,
     pub queues: BTreeMap<(TenantId, String), Queue>,
     pub flows: HashMap<(TenantId, FlowKey), FlowBook>,
-    /// Who has started in a queue since the last restart.
+    /// Messages that have started in a queue since the last restart.
     has_slot: HashSet<(TenantId, Place)>,
     pub events: Vec<Event>,
     buried: BTreeSet<Seq>,
@@ -249,7 +249,7 @@ impl World {
     fn step_back(&mut self, millis: u64) {
         self.now = self.now.minus_millis(millis);
         self.went_back_at.push(self.last_seq);
-        // A full shard pauses by its clock.
+        // A full shard pauses by its own clock.
         self.full_at = self.full_at.map(|_| self.real_ms);
     }
 
@@ -332,7 +332,7 @@ impl World {
         panic!("the shard asks for loads without end");
     }
 
-    /// Gives the shard the next rows that it asks for.
+    /// Gives the shard the next rows that it requests.
     pub(crate) fn load(&mut self) -> Option<Load> {
         self.note_full();
         let load = self.shard.wants_load(self.now)?;
@@ -402,9 +402,10 @@ impl World {
         self.check_caps();
     }
 
-    /// Also before time passes: what falls due together may leave the shard with less than it held.
+    /// Also called before time passes: messages that become due together may leave the shard with less than it held.
     fn note_full(&mut self) {
-        // A load may fill it and leave it with less, because what is due makes room for itself and may not fit then.
+        // A load may fill the shard and leave it with less, because due messages make room for themselves and may not
+        // fit then.
         if self.shard.held() + CAPS.load_page > CAPS.held_max {
             self.full_at = Some(self.real_ms);
         }
@@ -418,12 +419,12 @@ impl World {
         }
     }
 
-    /// Whether the shard held as much as it may, not longer ago than this.
+    /// Whether the shard held as much as allowed within this time.
     pub(crate) fn was_full_within(&self, millis: u64) -> bool {
         self.full_at.is_some_and(|full_at| self.real_ms - full_at <= millis)
     }
 
-    /// Whether a message is due, or was before the clock went back.
+    /// Whether a message is due, or was due before the clock went back.
     fn was_due(&self, row: &Live) -> bool {
         self.was_due.get(&row.id.seq).is_some_and(|(due, _)| *due == row.due)
     }
@@ -468,7 +469,7 @@ impl World {
         assert!(self.live.remove(&id.seq).is_some(), "only live messages end");
     }
 
-    /// Receivers answer, pauses end, time passes, nothing crashes: everything must come to its end.
+    /// Receivers respond, pauses end, time passes, nothing crashes: everything must end.
     pub(crate) fn heal(&mut self) {
         let paused: Vec<Queue> = self.queues.values().filter(|queue| queue.paused).cloned().collect();
         for queue in paused {
@@ -487,7 +488,7 @@ impl World {
                 return;
             }
             if self.in_flight.is_empty() {
-                // A minute at a time; but when the clock went back, some are due far ahead.
+                // A minute at a time. If the clock went back, some messages are due far ahead.
                 let soon = self.shard.next_wake().min(self.now.plus_millis(60_000));
                 let ahead = self.live.values().map(|row| row.due).filter(|due| *due > self.now).min();
                 let next = if round % 16 == 15 { ahead.unwrap_or(soon) } else { soon };

@@ -1,10 +1,10 @@
-//! What an SDK does with a delivery: it replays the steps it is shown and executes the next one.
+//! The behaviour of an SDK for a delivery: it replays the known steps and executes the next one.
 
 use posthaste_wire::encoding::from_base64;
 use posthaste_wire::workflow::StepInfo;
 use serde_json::{Map, Value, json};
 
-/// What a step of the program does.
+/// The kind of a step in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Run,
@@ -14,12 +14,12 @@ pub(crate) enum Kind {
     Invoke,
 }
 
-/// A function: groups of steps, one after the other; those of one group run in parallel.
+/// A function: groups of steps, one after the other. Steps of the same group run in parallel.
 #[derive(Clone, Debug)]
 pub(crate) struct Program(pub Vec<Vec<Kind>>);
 
 impl Program {
-    /// How many steps it has.
+    /// The number of its steps.
     pub(crate) fn steps(&self) -> u32 {
         self.0.iter().map(|group| group.len() as u32).sum()
     }
@@ -30,10 +30,10 @@ impl Program {
     }
 }
 
-/// What the endpoint asks of the server.
+/// The request of the endpoint to the server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Request {
-    /// Append these steps; those that sleep are delivered later.
+    /// Appends these steps. Steps that sleep are delivered later.
     Steps(Vec<(Map<String, Value>, bool)>),
     Call(u32),
     Wait(Map<String, Value>),
@@ -65,7 +65,7 @@ fn step(number: u32, kind: Kind, concurrent: usize) -> Map<String, Value> {
     step.as_object().unwrap().clone()
 }
 
-/// The result that the endpoint publishes when it hears how its call went.
+/// The result that the endpoint publishes for the outcome of its call.
 pub(crate) fn call_result(number: u32, concurrent: usize, callback: &[u8]) -> Map<String, Value> {
     let told: Value = serde_json::from_slice(callback).unwrap();
     let mut result = step(number, Kind::Call, concurrent);
@@ -73,14 +73,14 @@ pub(crate) fn call_result(number: u32, concurrent: usize, callback: &[u8]) -> Ma
     result
 }
 
-/// The steps that an array shows, as the client reads it.
+/// The steps of an array, as the client reads them.
 pub(crate) fn shown(array: &[u8]) -> Vec<StepInfo> {
     let array: Vec<Value> = serde_json::from_slice(array).unwrap();
     let steps = array.iter().skip(1).filter(|element| element["callType"] == "step");
     steps.map(|element| StepInfo::parse(&from_base64(element["body"].as_str().unwrap()).unwrap())).collect()
 }
 
-/// What the endpoint does when it is shown these steps.
+/// The endpoint's request for these steps.
 pub(crate) fn respond(program: &Program, steps: &[StepInfo]) -> Request {
     let key = |step: &StepInfo| (step.is_plan(), step.target.unwrap_or(step.id));
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Runs of workflows against a model of their clients: whatever is repeated, lost or late, the story is the same.
+//! Runs of workflows against a model of their clients: whatever is repeated, lost or late, the results are the same.
 #![cfg(test)]
 
 mod client;
@@ -34,7 +34,7 @@ fn program(chance: &mut Chance) -> Program {
     Program((0..groups).map(|_| group(chance)).collect())
 }
 
-/// The result that the client sees of every step: the first.
+/// The result that the client sees for every step: the first.
 fn results(world: &World) -> BTreeMap<u32, Value> {
     let mut results = BTreeMap::new();
     let record = world.record();
@@ -102,7 +102,7 @@ fn a_cancelled_run_does_nothing_any_more() {
         assert_eq!(world.decide(|workflow, out| workflow.cancel(out)), !has_ended, "seed {seed}");
         let state = if has_ended { RunState::Success } else { RunState::Canceled };
         assert!(world.live.is_empty());
-        // What was under way comes back, events come too late, and somebody says that it has returned.
+        // Attempts in flight return, events come too late, and the endpoint reports its end.
         for index in 0..entries as u32 {
             world.attempted(index, answered(500), 0, Next::DeadLetter);
         }
@@ -243,7 +243,7 @@ fn what_is_published_again_is_not_appended_again() {
 fn a_bound_that_is_reached_ends_the_run_and_says_which() {
     let cases = [
         (Limits { entries: 2, ..LIMITS }, "maxWorkflowSteps", 2),
-        // 11 and 7 bytes, each with the 45 of a content type and a header.
+        // 11 and 7 bytes, each with 45 bytes for a content type and a header.
         (Limits { bytes: 110, ..LIMITS }, "maxWorkflowBytes", 110),
         (Limits { duration_ms: 15, ..LIMITS }, "maxWorkflowDuration", 15),
     ];

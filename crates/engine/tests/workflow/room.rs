@@ -1,4 +1,4 @@
-//! How much a run may hold: what it keeps counts as it is, and who waits for its end is bounded.
+//! The limits of a run: kept data counts with its size, and the number of runs that wait for its end is limited.
 
 use crate::world::{LIMITS, T0, World};
 use crate::{answered, config, quiet, step};
@@ -45,7 +45,7 @@ fn invoker(run_id: &str) -> Invoker {
     Invoker { run_id: run_id.to_owned(), created_at, url, step, headers: Vec::new(), terms: OwnTerms::default() }
 }
 
-/// Whoever invoked it, and all others that may.
+/// Adds the run that invoked it, and as many others as allowed.
 fn fill(world: &mut World) {
     while world.workflow.check_invokers().is_ok() {
         let run_id = format!("parent {}", world.workflow.invokers.len());
@@ -144,7 +144,7 @@ fn a_run_that_begins_again_waits_for_the_end_of_a_run_whoever_else_does() {
     };
     let of_full = (waits(&child.workflow, &first), waits(&child.workflow, &rebound.invoker));
     assert_eq!((child.workflow.invokers.len(), of_full), (WORKFLOW_INVOKERS_MAX, (0, 1)), "it takes the place");
-    // With room for both, the one that had failed hears of it for its log.
+    // With room for both, the failed run is notified for its log.
     child.decide(|_, out| free.rebind(rebound.clone(), out));
     assert_eq!((waits(&free, &first), waits(&free, &rebound.invoker)), (1, 1));
 }
@@ -166,7 +166,7 @@ fn a_run_waits_and_invokes_no_more_often_than_it_may_have_entries() {
     assert_eq!([invoke(1), invoke(2), invoke(3), invoke(4)], [Ok(()), Ok(()), Ok(()), refused]);
 }
 
-/// The delivery of an entry is answered, within what a run may have.
+/// Ends the delivery of an entry with a success, within the limits of the run.
 fn answer_in(world: &mut World, index: u32) {
     let outcome = answered(200);
     let attempt = Attempt { outcome: &outcome, retried: 0, next: Next::Done, sent: b"" };
@@ -184,7 +184,7 @@ fn a_run_that_nothing_moves_on_ends_when_its_time_is_over() {
     let timer = world.workflow.run.last_call.expect("nothing else is to come");
     let due = world.live[&timer].0.not_before;
     assert_eq!(due.millis_since(T0), LIMITS.duration_ms + 1, "until then it may be appended to");
-    // The operator has allowed more since.
+    // The operator has raised the limit since then.
     let longer = Limits { duration_ms: 2 * LIMITS.duration_ms, ..LIMITS };
     world.decide(|workflow, out| {
         (out.now, out.limits) = (due, longer);

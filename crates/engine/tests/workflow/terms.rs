@@ -1,4 +1,4 @@
-//! When deliveries are due, and what is said about those that the server makes by itself.
+//! When deliveries are due, and the settings of those that the server creates itself.
 
 use crate::world::{LIMITS, T0, World};
 use crate::{answered, config, quiet, step};
@@ -130,7 +130,7 @@ fn a_run_that_begins_again_keeps_what_was_said_with_an_invoke() {
     assert!(renamed.is_some() && renamed != named, "it is another step of another run");
 }
 
-/// Another run, invoked by the fifth step, and who waits for it.
+/// Another run that the fifth step invoked, and the invoker that waits for it.
 fn invoke(said: &OwnTerms) -> (Invoke, Invoker) {
     let (step, url) = (waiting(5, "Invoke"), "http://app:3000/api/child".to_owned());
     let to = Invoker {

@@ -1,4 +1,4 @@
-//! One run between an endpoint that may be shown anything twice and a server that may crash at any time.
+//! One run between an endpoint that may get anything twice and a server that may crash at any time.
 
 use crate::client::{self, Program, Request};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub(crate) const LIMITS: Limits = Limits { entries: 1_000, bytes: 1_000_000, dur
 const TENANT: TenantId = TenantId(1);
 const URL: &str = "http://app:3000/api/order";
 
-/// SplitMix64: one seed is one world.
+/// SplitMix64: a seed determines the world.
 pub(crate) struct Chance(pub u64);
 
 impl Chance {
@@ -55,7 +55,7 @@ impl Stored {
     fn write(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
-                // What is stored of a run is its JSON.
+                // A run is stored as JSON.
                 Change::Run(run) => {
                     if self.run.as_ref().is_some_and(|known| known.no != run.no) {
                         *self = Stored::default();
@@ -87,17 +87,17 @@ pub(crate) struct World {
     stored: Stored,
     now: Timestamp,
     last: Seq,
-    /// Messages that are to be sent, with their retries so far.
+    /// Messages to send, with their retries so far.
     pub live: BTreeMap<MessageId, (Arc<Message>, u32)>,
-    /// Runs that were invoked and go on.
+    /// Invoked runs that are live.
     children: Vec<Invoker>,
     /// How often the endpoint executed each step.
     pub executed: BTreeMap<u32, u32>,
     pub told_of_failure: Vec<Arc<Message>>,
     pub notices: Vec<Notice>,
-    /// How often something may still go wrong.
+    /// How many more faults may occur.
     pub trouble: u32,
-    /// The receiver has got what it is being sent before.
+    /// Whether the receiver got the current message before.
     is_repeated: bool,
 }
 
@@ -146,7 +146,7 @@ impl World {
         world
     }
 
-    /// Makes a decision and commits what it causes.
+    /// Makes a decision and commits its consequences.
     pub(crate) fn decide<T>(&mut self, decide: impl FnOnce(&mut Workflow, &mut Outbox<'_>) -> T) -> T {
         self.now = self.now.plus_millis(10);
         let (now, last) = (self.now, &mut self.last);
@@ -168,14 +168,14 @@ impl World {
         decided
     }
 
-    /// All that is stored.
+    /// All stored data.
     pub(crate) fn record(&self) -> Record {
         let Stored { run, entries, notes, .. } = &self.stored;
         let (entries, notes) = (entries.values().cloned().collect(), notes.values().cloned().collect());
         Record::restored(run.clone().unwrap(), entries, notes).unwrap()
     }
 
-    /// The process dies; what is stored is all there is, and it is the same.
+    /// The process dies. The stored data is all that remains, and it is the same.
     pub(crate) fn crash(&mut self) {
         let restored = self.record().workflow;
         assert_eq!(restored, self.workflow, "a decision was not stored");
@@ -186,7 +186,7 @@ impl World {
         self.workflow = restored;
     }
 
-    /// One thing happens. False when nothing can happen any more.
+    /// Lets one event happen. Returns false if none is possible any more.
     pub(crate) fn step(&mut self) -> bool {
         if self.chance.one_in(8) {
             self.crash();
@@ -203,7 +203,7 @@ impl World {
             self.send(*id);
         } else if let Some(child) = choice.checked_sub(due.len()).filter(|child| *child < self.children.len()) {
             let to = self.children[child].clone();
-            // A notice may come twice; only the first counts.
+            // A notice may come twice; only the first one counts.
             if !self.chance.one_in(3) {
                 self.children.remove(child);
             }
@@ -224,7 +224,7 @@ impl World {
         let index = match part {
             Part::Entry(index) => index,
             Part::Deadline => {
-                // Only sometimes is nobody faster.
+                // Sometimes nothing else comes first.
                 if self.chance.one_in(4) {
                     self.live.remove(&id);
                     self.decide(|workflow, out| workflow.deadline_reached(id, out));
@@ -253,7 +253,7 @@ impl World {
         }
         let is_over = !self.live.contains_key(&id);
         if is_over {
-            // Its outcome comes when nobody wants to know it any more.
+            // Its outcome arrives when it is no longer needed.
             self.attempted(index, answered(200), retried, Next::Done);
         } else if fails_before || fails_behind {
             self.live.insert(id, (message, retried + 1));
@@ -270,7 +270,7 @@ impl World {
         self.decide(|workflow, out| workflow.attempted(index, attempt, out));
     }
 
-    /// The receiver does what it is asked to.
+    /// The receiver processes the request.
     fn execute(&mut self, index: u32, message: &Message) {
         let entry = self.workflow.entries[index as usize].clone();
         match entry.terms.call_type {
@@ -280,7 +280,7 @@ impl World {
                 let request = client::respond(&self.program, &shown);
                 self.ask(request);
             }
-            // The third party only answers.
+            // The third party only responds.
             CallType::ToCallback => {}
             CallType::FromCallback => {
                 let number = header(message, "Upstash-Workflow-Stepid").parse().unwrap();
@@ -397,7 +397,7 @@ pub(crate) fn config() -> RunConfig {
     RunConfig { features: Features::OF_TRIGGER, retries: 3, ..RunConfig::default() }
 }
 
-/// What a client's step says of itself.
+/// The protocol headers of a client's step.
 pub(crate) fn protocol() -> Vec<(String, String)> {
     vec![("Upstash-Workflow-Sdk-Version".into(), "1".into())]
 }

@@ -1,4 +1,4 @@
-//! What must hold in the world: caps, turns in queues, limits of keys, and that nothing idles, is stuck or ends twice.
+//! The invariants of the world: caps, turns in queues, limits of keys, and that nothing idles, is stuck or ends twice.
 
 use super::{CAPS, OVERDUE_MS, World};
 use posthaste_engine::event::State;
@@ -7,20 +7,21 @@ use posthaste_wire::id::{Seq, TenantId};
 use std::collections::{BTreeSet, HashMap};
 
 impl World {
-    /// First come, first served; never more slots than the queue has; nothing new while it is paused.
+    /// First come, first served. A queue never exceeds its slots, and starts nothing new while it is paused.
     pub(super) fn check_turn(&mut self, live: &Live, place: Place) {
         let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
         let queue = queue.expect("a queue with messages exists");
         let is_own = place.turn.seq == live.id.seq;
         assert!(!(queue.paused && is_own), "started although its queue is paused");
         if is_own {
-            // Whoever has a slot may be waiting for a retry or for a callback, so all those before it count; but
-            // who comes later does not take it back, whatever the clock said.
+            // A message with a slot may be waiting for a retry or a callback, so all messages before it count. A later
+            // message does not take the slot back, whatever the clock said.
             let is_first = self.has_slot.insert((live.tenant, place));
             let before = self.live.values().filter(|row| row.tenant == live.tenant).filter_map(|row| row.place);
             let before = before.filter(|other| other.queue == place.queue && other.turn < place.turn);
-            // After a clock went back, a delayed message may have its slot before another joins with an earlier time;
-            // while the clock lags behind positions, so may one that was delayed by less than the lag.
+            // After the clock went back, a delayed message may have its slot before another joins with an earlier time.
+            // While the clock lags behind positions, the same is possible for a message whose delay was shorter than
+            // the lag.
             let was_delayed = place.turn.at > place.turn.seq.time();
             let clock_lagged = was_delayed && self.messages[&live.id.seq].not_before < place.turn.at;
             let counts = |other: &Place| {
@@ -35,7 +36,7 @@ impl World {
         }
     }
 
-    /// Never more at once, nor within a period, than the key allows; nothing while it is paused.
+    /// Never more at once or within a period than the key allows, and nothing while it is paused.
     pub(super) fn check_flow(&mut self, live: &Live, flow: FlowKey) {
         let book = self.flows.get_mut(&(live.tenant, flow)).expect("a key with messages exists");
         let limits = book.flow.as_ref().expect("a key with messages is stored");
@@ -53,7 +54,7 @@ impl World {
         }
     }
 
-    /// A destination takes a second place of its tenant only while it leaves as many as it has.
+    /// A destination takes a second slot of its tenant only while it leaves at least as many as it has.
     pub(super) fn check_share(&self, live: &Live) {
         let of_tenant = || self.in_flight.iter().filter(|other| other.tenant == live.tenant);
         let own = of_tenant().filter(|other| other.origin == live.origin).count();
@@ -84,17 +85,17 @@ impl World {
             assert!(bytes(&same) <= CAPS.origin_in_flight_bytes_max || count(&same) == 1);
         }
         assert_eq!(self.shard.in_flight() as usize, self.in_flight.len());
-        // A lane may hold what could start at once, and a queue those in its slots and one more, whatever the
-        // rest holds.
+        // A lane may hold the messages that could start at once, and a queue those in its slots and one more, whatever
+        // the rest holds.
         let lanes = 14 * CAPS.origin_in_flight_max as usize;
         let queued: usize = self.live.values().filter(|row| row.place.is_some()).count();
         assert!(self.shard.held() <= CAPS.held_max + lanes + queued.min(40) + self.in_flight.len());
     }
 
-    /// Nothing idles: when a tenant has nothing under way, whoever of it could start has started. Judged only where
-    /// that is plain: the message is overdue, and no rate is in its way. Once the clock went back, somebody whose delay
-    /// was over may be delayed again, and who is behind it in a queue waits for it, whatever slots are free; and who
-    /// is published then may stand before somebody who was delayed and has a slot.
+    /// Nothing idles: if a tenant has nothing in flight, all its messages that could start have started. It is checked
+    /// only in clear cases: the message is overdue, and no rate prevents it. Once the clock went back, a message whose
+    /// delay was over may be delayed again, and later messages in its queue wait for it even if slots are free. A
+    /// message that is published then may also precede a delayed message that has a slot.
     pub(crate) fn check_no_idling(&self) {
         if self.in_flight.len() as u32 >= CAPS.in_flight_max {
             return;
@@ -110,8 +111,8 @@ impl World {
         }
     }
 
-    /// By the clock; or, although that went back, because it was due before. In a queue, nothing tells a retry that was due
-    /// from one that was put off since.
+    /// Whether it is due by the clock, or was due before the clock went back. In a queue, a retry that was due cannot
+    /// be distinguished from one that was scheduled later.
     fn is_overdue(&self, row: &Live) -> bool {
         let since = self.was_due.get(&row.id.seq).and_then(|(_, since)| *since).filter(|_| self.was_due(row));
         let is_told = row.place.is_none() || row.retried == 0;
@@ -124,7 +125,7 @@ impl World {
         book.and_then(|book| book.flow.as_ref()).is_none_or(|flow| !flow.paused && flow.rate.is_none())
     }
 
-    /// Whether it is among the first of its queue. Callbacks are sent whatever their queue does.
+    /// Whether it is among the first of its queue. Callbacks are sent whatever the state of their queue is.
     pub(crate) fn queue_lets(&self, row: &Live, place: Place) -> bool {
         if place.turn.seq != row.id.seq {
             return true;
@@ -133,7 +134,7 @@ impl World {
         queue.is_some_and(|queue| !queue.paused && self.turns_before(row, place) < queue.parallelism as usize)
     }
 
-    /// Whether nobody of its queue is before it, nor could have taken a slot before it came.
+    /// Whether no message of its queue precedes it or could have taken a slot before it came.
     fn is_first(&self, row: &Live, place: Place) -> bool {
         let was_delayed = |place: Place| place.turn.at > place.turn.seq.time();
         let mut others = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
@@ -170,7 +171,7 @@ impl World {
     }
 }
 
-/// The sequences of the contract; a crash may leave an attempt without an end.
+/// The sequences of the contract. A crash may leave an attempt without an end.
 fn may_follow(before: Option<State>, state: State) -> bool {
     use State::{Active, CancelRequested, Canceled, Created, Delivered, Error, Failed, Retry};
     match state {

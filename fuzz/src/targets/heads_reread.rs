@@ -1,5 +1,5 @@
-//! A second reading of requests, which shares no code with the guard: heads by `httparse`, as hyper reads them, framing by
-//! the rules of RFC 9112, chunked bodies line by line. It says where the guard must have been.
+//! A second reading of requests that shares no code with the guard: it parses heads with `httparse`, as hyper does,
+//! framing by the rules of RFC 9112, and chunked bodies line by line. It determines the expected states of the guard.
 
 use super::heads::Followed;
 use httparse::{EMPTY_HEADER, Request, Status};
@@ -7,10 +7,10 @@ use posthaste::http_fuzzing::{HEAD_BYTES_MAX, HEAD_FREE_BYTES, HEADERS_MAX, LENG
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What the second reading found.
-pub(super) struct Again {
+/// The result of the second reading.
+pub(super) struct Reread {
     pub requests: Vec<AgainRequest>,
-    /// What follows them is refused.
+    /// Whether the bytes after them are rejected.
     pub is_refused: bool,
 }
 
@@ -18,10 +18,10 @@ pub(super) struct Again {
 pub(super) struct AgainRequest {
     pub method: String,
     pub target: String,
-    /// `None` if it is not whole.
+    /// `None` if it is incomplete.
     pub body: Option<Vec<u8>>,
     pub is_chunked: bool,
-    /// It says, or may say, that the connection ends with it.
+    /// Whether the connection ends with it, or may end.
     pub may_be_the_last: bool,
 }
 
@@ -30,11 +30,11 @@ enum Framing {
     Chunked,
 }
 
-/// Reads all requests that hyper would accept, and compares where the guard was.
-pub(super) fn read_again(bytes: &[u8], followed: &Followed, room: usize) -> Again {
+/// Reads all requests that hyper would accept, and compares the states of the guard.
+pub(super) fn reread(bytes: &[u8], followed: &Followed, room: usize) -> Reread {
     let (mut requests, mut from) = (Vec::new(), 0);
     loop {
-        let refused = |requests, is_refused| Again { requests, is_refused };
+        let refused = |requests, is_refused| Reread { requests, is_refused };
         let Some(end) = followed.end_of_head(requests.len()) else {
             check_open_head(&bytes[from..], from, followed, room);
             return refused(requests, followed.refused.is_some());
@@ -45,7 +45,7 @@ pub(super) fn read_again(bytes: &[u8], followed: &Followed, room: usize) -> Agai
         match request.parse(&bytes[from..]) {
             Ok(Status::Complete(read)) => assert_eq!(from + read, end, "the head ends elsewhere"),
             Ok(Status::Partial) => panic!("the head has no end"),
-            // hyper knows this one, and closes without a word.
+            // hyper knows this one, and closes without a response.
             Err(_) => return refused(requests, !bytes[from..].starts_with(HTTP2_PREFACE)),
         }
         let Some(framing) = framing(&request) else { return refused(requests, true) };
@@ -72,7 +72,7 @@ fn text(text: Option<&str>) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-/// The lines of a head that are headers, as far as they are whole.
+/// The complete header lines of a head.
 fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let whole = head.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
     let lines = head[..whole].split_inclusive(|byte| *byte == b'\n');
@@ -93,14 +93,14 @@ fn has_bare_lf(bytes: &[u8]) -> bool {
     (0..bytes.len()).any(is_bare)
 }
 
-/// What no head has that the guard lets through, whether or not hyper would accept it.
+/// Properties of every head that the guard accepts, whether or not hyper would.
 fn check_head(head: &[u8]) {
     assert!(head.len() <= HEAD_BYTES_MAX, "a head of {} bytes", head.len());
     assert!(!has_bare_lf(head), "a bare LF");
     assert!(!has(head, "transfer-encoding") || !has(head, "content-length"), "two framings");
 }
 
-/// A head that has no end: hyper has not read one either, or it was refused, and rightly.
+/// A head without an end: hyper has not read it either, or it was rejected, and rightly so.
 fn check_open_head(bytes: &[u8], from: usize, followed: &Followed, room: usize) {
     let parses = |bytes: &[u8]| Request::new(&mut vec![EMPTY_HEADER; HEADERS_MAX]).parse(bytes);
     assert!(!followed.last().is_in_body, "a body follows no head");
@@ -129,13 +129,13 @@ fn check_open_head(bytes: &[u8], from: usize, followed: &Followed, room: usize) 
     assert!(poisoned.is_err(), "hyper makes {poisoned:?} of a refused head");
 }
 
-/// A decimal number that stands for a length.
+/// A decimal number that is a length.
 fn number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value.strip_suffix(b"\r\n").unwrap_or(value)).ok()?.trim_matches([' ', '\t']);
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
-/// How the body of a head is framed that the guard lets through; `None` if hyper refuses it.
+/// The framing of the body after a head that the guard accepts; `None` if hyper rejects it.
 fn framing(request: &Request<'_, '_>) -> Option<Framing> {
     let named = |name: &str| -> Vec<&[u8]> {
         let headers = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
@@ -150,11 +150,11 @@ fn framing(request: &Request<'_, '_>) -> Option<Framing> {
     let length = |value: &&[u8]| number(value).unwrap_or_else(|| panic!("{:?} is no length", value.escape_ascii()));
     let first = lengths.first().map_or(0, length);
     assert!(lengths.iter().all(|value| length(value) == first), "two lengths");
-    // hyper has no larger ones.
+    // hyper accepts no larger ones.
     (first <= u64::MAX - 2).then_some(Framing::Length(first))
 }
 
-/// A body of a known length, and where it ends; `None` if it is not whole.
+/// A body of a known length, and its end; `None` if it is incomplete.
 fn body(bytes: &[u8], from: usize, length: u64, followed: &Followed) -> Option<(Vec<u8>, usize)> {
     let place = followed.places[from];
     assert_eq!((place.is_in_body, place.body_left), (length > 0, length), "another length");
@@ -169,7 +169,7 @@ fn body(bytes: &[u8], from: usize, length: u64, followed: &Followed) -> Option<(
     Some((body.to_vec(), end))
 }
 
-/// A chunked body, and where it ends; `None` if it is not whole.
+/// A chunked body, and its end; `None` if it is incomplete.
 fn chunked_body(bytes: &[u8], from: usize, followed: &Followed) -> Option<(Vec<u8>, usize)> {
     assert!(followed.places[from].is_in_body, "a body follows");
     let (mut at, mut body) = (from, Vec::new());
@@ -192,14 +192,14 @@ fn chunked_body(bytes: &[u8], from: usize, followed: &Followed) -> Option<(Vec<u
     }
 }
 
-/// Why a chunked body is not whole.
+/// Why a chunked body is incomplete.
 #[derive(Debug, PartialEq, Eq)]
 enum Chunks {
     Unfinished,
     Wrong,
 }
 
-/// Reads chunks and trailers; `at` is moved over what is right.
+/// Reads chunks and trailers. Advances `at` over the valid bytes.
 fn chunks(bytes: &[u8], at: &mut usize, body: &mut Vec<u8>) -> Result<(), Chunks> {
     loop {
         let (size, next) = line(bytes, *at)?;
@@ -230,7 +230,7 @@ fn chunks(bytes: &[u8], at: &mut usize, body: &mut Vec<u8>) -> Result<(), Chunks
     }
 }
 
-/// A line that CR LF ends, without them, and where the next one begins.
+/// A line without its CR LF, and the start of the next one.
 fn line(bytes: &[u8], from: usize) -> Result<(&[u8], usize), Chunks> {
     let rest = &bytes[from..];
     let end = rest.iter().position(|byte| [b'\r', b'\n'].contains(byte)).ok_or(Chunks::Unfinished)?;
