@@ -165,7 +165,7 @@ pub struct Settings {
     /// Maximum deliveries in flight per tenant and destination [default: 200]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_DESTINATION_PARALLELISM", value_name = "N")]
     pub destination_parallelism: Option<u32>,
-    /// Key that encrypts the stored signing keys: 32 bytes in hexadecimal or base64, optionally followed by older keys, separated by commas
+    /// Key that encrypts stored signing keys and forwarded credentials: 32 bytes in hexadecimal or base64, optionally followed by older keys, separated by commas
     #[arg(
         long,
         help_heading = "Storing",
@@ -307,7 +307,7 @@ pub struct Config {
     pub shard: shard::Settings,
     /// Quotas of each tenant.
     pub quotas: Quotas,
-    /// Keys that encrypt the stored signing keys; `None` stores them in the clear.
+    /// Keys that encrypt stored signing keys and forwarded credentials; `None` stores them in the clear.
     pub encryption: Option<KeyRing>,
     /// Largest message body.
     pub message_bytes_max: usize,

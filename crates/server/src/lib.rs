@@ -45,6 +45,8 @@ pub mod keys;
 
 pub mod sealed;
 
+pub mod credentials;
+
 pub mod data_dir;
 
 mod token_uses;

@@ -1,13 +1,19 @@
-//! Encrypts the signing keys at rest with a key that is not in the data directory: AES-256-GCM, a random nonce each, bound to
-//! the tenant and the place.
+//! Encrypts secrets at rest with a key that is not in the data directory: AES-256-GCM, bound to the tenant and the place.
 //!
 //! A sealed text is `sealed:1:KEY:DATA`: the version of the format, the fingerprint of the key that opens it, and nonce,
-//! ciphertext and tag in base64. A text without this beginning is not encrypted. `keys.rs` seals and opens.
+//! ciphertext and tag in base64. A text without this beginning is not encrypted. `keys.rs` seals and opens signing keys,
+//! `credentials.rs` the credentials that are sent on.
+//!
+//! Signing keys have random nonces. A credential is sealed with every message that has it, and random nonces of 96 bits are
+//! safe for 2^32 texts per key only (NIST SP 800-38D), which a busy server reaches within weeks. So its nonce is a keyed hash of
+//! the tenant, the place and the text: a text has one nonce however often it is sealed, and different texts have different ones.
+//! Equal credentials of a tenant are equal when sealed, too, so that what is compared still compares.
 
 use crate::clock::random;
 use posthaste_wire::encoding::{base64, from_base64, hex};
 use posthaste_wire::id::TenantId;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hmac;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
@@ -29,6 +35,8 @@ struct Key {
     /// Names the key without giving it away.
     fingerprint: String,
     cipher: LessSafeKey,
+    /// Makes the nonces of credentials.
+    nonces: hmac::Key,
 }
 
 impl fmt::Debug for KeyRing {
@@ -74,7 +82,9 @@ impl KeyRing {
             let bytes = key_bytes(word.trim()).ok_or(InvalidKeys::Malformed(index + 1))?;
             let cipher = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| InvalidKeys::Malformed(index + 1))?;
             let digest = Sha256::new().chain_update("posthaste encryption key").chain_update(bytes).finalize();
-            Ok(Key { fingerprint: hex(&digest[..8]), cipher: LessSafeKey::new(cipher) })
+            let derived = Sha256::new().chain_update("posthaste nonce key").chain_update(bytes).finalize();
+            let nonces = hmac::Key::new(hmac::HMAC_SHA256, &derived);
+            Ok(Key { fingerprint: hex(&digest[..8]), cipher: LessSafeKey::new(cipher), nonces })
         };
         let keys = words.enumerate().map(key).collect::<Result<Vec<Key>, InvalidKeys>>()?;
         match keys.len() {
@@ -86,16 +96,18 @@ impl KeyRing {
 
     /// Encrypts with the first key.
     pub(crate) fn seal(&self, place: Place, text: &str) -> Option<String> {
+        self.keys.first()?.seal(place, text, random::<NONCE_LEN>())
+    }
+
+    /// The same for a text that is sealed often: always the same for the same text at the same place.
+    pub(crate) fn seal_alike(&self, place: Place, text: &str) -> Option<String> {
         let key = self.keys.first()?;
-        let nonce = random::<NONCE_LEN>();
-        let mut data = text.as_bytes().to_vec();
-        let sealed = key.cipher.seal_in_place_append_tag(
-            Nonce::assume_unique_for_key(nonce),
-            Aad::from(place.to_string().as_bytes()),
-            &mut data,
-        );
-        sealed.ok()?;
-        Some(format!("{PREFIX}{}:{}", key.fingerprint, base64(&[&nonce[..], &data].concat())))
+        let mut hash = hmac::Context::with_key(&key.nonces);
+        hash.update(place.to_string().as_bytes());
+        hash.update(b"\0");
+        hash.update(text.as_bytes());
+        let nonce = hash.sign().as_ref().first_chunk().copied()?;
+        key.seal(place, text, nonce)
     }
 
     /// Whether a text is encrypted, and with the key that seals now.
@@ -105,11 +117,29 @@ impl KeyRing {
     }
 }
 
+impl Key {
+    fn seal(&self, place: Place, text: &str, nonce: [u8; NONCE_LEN]) -> Option<String> {
+        let mut data = text.as_bytes().to_vec();
+        let sealed = self.cipher.seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(place.to_string().as_bytes()),
+            &mut data,
+        );
+        sealed.ok()?;
+        Some(format!("{PREFIX}{}:{}", self.fingerprint, base64(&[&nonce[..], &data].concat())))
+    }
+}
+
 /// Decrypts a text, or takes it as it is if it is not encrypted.
 pub(crate) fn open(keys: Option<&KeyRing>, place: Place, text: &str) -> Result<String, CannotOpen> {
-    if !text.starts_with(MARK) {
-        return Ok(text.to_owned());
+    match text.starts_with(MARK) {
+        true => open_sealed(keys, place, text),
+        false => Ok(text.to_owned()),
     }
+}
+
+/// Decrypts a text that must be encrypted.
+pub(crate) fn open_sealed(keys: Option<&KeyRing>, place: Place, text: &str) -> Result<String, CannotOpen> {
     let (fingerprint, data) = sealed_parts(text).ok_or(CannotOpen::UnknownFormat)?;
     let key = keys.and_then(|ring| ring.keys.iter().find(|key| key.fingerprint == fingerprint));
     let key = key.ok_or_else(|| CannotOpen::UnknownKey(fingerprint.to_owned()))?;
@@ -180,6 +210,26 @@ mod tests {
         }
         assert_eq!(open(Some(&ring), place(7, "current"), "sealed:2:x:y"), Err(CannotOpen::UnknownFormat));
         assert_eq!(open(None, place(7, "current"), "sig_plain").as_deref(), Ok("sig_plain"));
+    }
+
+    #[test]
+    fn what_is_sealed_often_is_alike_for_one_text_of_one_place_only() {
+        let ring = KeyRing::parse(&format!("{OLD},{NEW}")).unwrap();
+        let sealed = ring.seal_alike(place(7, "a"), "Bearer one").unwrap();
+        assert_eq!(ring.seal_alike(place(7, "a"), "Bearer one").unwrap(), sealed);
+        let nonce = |sealed: &str| from_base64(sealed_parts(sealed).unwrap().1).unwrap()[..NONCE_LEN].to_vec();
+        let newer = KeyRing::parse(&format!("{NEW},{OLD}")).unwrap();
+        for other in [
+            ring.seal_alike(place(7, "a"), "Bearer two"),
+            ring.seal_alike(place(8, "a"), "Bearer one"),
+            ring.seal_alike(place(7, "b"), "Bearer one"),
+            newer.seal_alike(place(7, "a"), "Bearer one"),
+        ] {
+            assert_ne!(nonce(&other.unwrap()), nonce(&sealed), "no nonce is used for two texts");
+        }
+        assert_eq!(open_sealed(Some(&newer), place(7, "a"), &sealed).as_deref(), Ok("Bearer one"));
+        assert_eq!(open_sealed(Some(&ring), place(8, "a"), &sealed), Err(CannotOpen::Forged));
+        assert_eq!(open_sealed(Some(&ring), place(7, "a"), "Bearer one"), Err(CannotOpen::UnknownFormat));
     }
 
     #[test]

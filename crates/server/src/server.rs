@@ -6,7 +6,8 @@ use crate::bulk::{self, BulkActions};
 use crate::clock::{Clock, random};
 use crate::config::Config;
 use crate::console::Console;
-use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
+use crate::core::{Attempts, Core, CoreFailure, CoreHandle, SHARD, Throttle};
+use crate::credentials::Credentials;
 use crate::data_dir::{DiskWatch, FreeBytes, half_of_disk};
 use crate::dev_output::AttemptReports;
 use crate::http::{self, CONNECTIONS_MAX, Site, Terms};
@@ -24,6 +25,7 @@ use posthaste_faults::crash_point::crash_point;
 use posthaste_faults::panics::{Panicked, caught, caught_in};
 use posthaste_store::{SigningKeys, Store, StoreError};
 use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -89,17 +91,18 @@ impl Server {
         let address = find_own_addresses(&mut config, &listeners, resolver.as_ref()).await?;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = load_tokens(store.as_ref(), &config)?;
-        let keys = Arc::new(Keys::load(store.clone(), config.encryption.clone(), config.mode, &configured_keys)?);
+        let (keys, credentials) = load_secrets(&store, &config, &configured_keys, clock.now())?;
         let metrics = Arc::new(Metrics::new());
         let loop_mark = config.public_url.as_ref().map(|_| LoopMark::new(random()));
         let (deliverer, llm) = deliverers(&config, loop_mark, resolver)?;
         let (delivery_threads, runtime) = DeliveryThreads::start()?;
-        let (handle, commands) = CoreHandle::new();
+        let (handle, commands) = CoreHandle::new(credentials);
         let attempts = Arc::new(Attempts {
             runtime,
             deliverer,
             llm: llm.clone(),
             keys: keys.clone(),
+            unreadable: Throttle::default(),
             store: store.clone(),
             core: handle.clone(),
             clock: clock.clone(),
@@ -117,7 +120,6 @@ impl Server {
         let core_ended = spawn_core(core, core_running.clone())?;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
-        let stop_listening = CancellationToken::new();
         let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));
         let app = Arc::new(App {
             mark_secret: store.secret(&random())?,
@@ -138,7 +140,7 @@ impl Server {
             bulk_actions: BulkActions::default(),
             streams: Streams::default(),
             duplicates: Duplicates::default(),
-            stopping: stop_listening.clone(),
+            stopping: CancellationToken::new(),
             group_edits: std::sync::Mutex::default(),
             last_probe: tokio::sync::Mutex::new(None),
             disk_low: disk.low,
@@ -150,10 +152,10 @@ impl Server {
         let Tasks { listeners, bulk_worker, use_keeper, panicked } = Tasks::spawn(&app, &site, listeners);
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
+            stop_listening: app.stopping.clone(),
             app,
             address,
             listeners,
-            stop_listening,
             bulk_worker,
             use_keeper,
             receiver,
@@ -301,6 +303,19 @@ fn load_tokens(store: &dyn Store, config: &Config) -> Result<(Tokens, Vec<(Tenan
     let (tokens, keys) = Tokens::load(store, &config.tenants)?;
     tokens.recall(&token_uses::read(&config.data_dir));
     Ok((tokens, keys))
+}
+
+/// The stored secrets, encrypted with the newest key if there is one.
+fn load_secrets(
+    store: &Arc<dyn Store>,
+    config: &Config,
+    configured: &[(TenantId, SigningKeys)],
+    now: Timestamp,
+) -> anyhow::Result<(Arc<Keys>, Credentials)> {
+    let keys = Keys::load(store.clone(), config.encryption.clone(), config.mode, configured)?;
+    let credentials = Credentials::new(config.encryption.clone());
+    credentials.renew_stored(store.as_ref(), SHARD, now)?;
+    Ok((Arc::new(keys), credentials))
 }
 
 /// The socket of the console's test receiver, which deliveries may reach.

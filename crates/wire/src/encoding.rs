@@ -71,8 +71,8 @@ pub fn header_bytes(text: &str) -> Cow<'_, [u8]> {
 
 /// The stored header value as people see it.
 pub fn header_shown(text: &str) -> Cow<'_, str> {
-    match header_bytes(text) {
-        Cow::Borrowed(_) => Cow::Borrowed(text),
+    match header_bytes(unsealed(text)) {
+        Cow::Borrowed(_) => Cow::Borrowed(unsealed(text)),
         Cow::Owned(bytes) => Cow::Owned(utf8_or_latin1(&bytes).into_owned()),
     }
 }
@@ -83,6 +83,24 @@ pub fn utf8_or_latin1(bytes: &[u8]) -> Cow<'_, str> {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect::<String>().into(),
     }
+}
+
+/// Begins a value that the server has encrypted before it stored it. No header can be published with it: see
+/// `forward::Line`, and HTTP does not allow control characters either.
+pub const SEALED: char = '\u{1}';
+
+/// Stands for an encrypted value where the key is not at hand.
+pub const WITHHELD: &str = "REDACTED";
+
+/// Whether a stored value of a header is encrypted.
+pub fn is_sealed(text: &str) -> bool {
+    // Of every header of every attempt, so by the byte.
+    text.as_bytes().first().is_some_and(|first| char::from(*first) == SEALED)
+}
+
+/// A stored value of a header as it is, unless it is encrypted: then [`WITHHELD`], which is all that people see of it.
+pub fn unsealed(text: &str) -> &str {
+    if is_sealed(text) { WITHHELD } else { text }
 }
 
 fn escape(byte: u8) -> char {
@@ -157,6 +175,15 @@ mod tests {
             assert_eq!(header_text(bytes), text, "{bytes:?}");
             assert_eq!(header_shown(text), shown, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn of_an_encrypted_value_only_its_existence_is_shown() {
+        let sealed = "\u{1}sealed:1:0011223344556677:AAAA";
+        assert!(is_sealed(sealed) && !is_sealed("sealed:1:a:b") && !is_sealed("") && !is_sealed("a\u{1}"));
+        assert_eq!((unsealed(sealed), header_shown(sealed).as_ref()), (WITHHELD, WITHHELD));
+        assert_eq!(unsealed("Bearer a"), "Bearer a");
+        assert!(sealed.starts_with(char::is_control), "the parsers refuse it");
     }
 
     proptest! {

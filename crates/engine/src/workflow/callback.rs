@@ -9,7 +9,7 @@ use crate::callback::Lists;
 use crate::event::Response;
 use crate::outcome::{ErrorClass, Outcome};
 use bytes::Bytes;
-use posthaste_wire::encoding::base64;
+use posthaste_wire::encoding::{base64, unsealed};
 use posthaste_wire::workflow::CallType;
 use serde::Serialize;
 use serde_json::json;
@@ -159,7 +159,7 @@ fn common<'a>(run: &'a Run, entry: &'a Entry, retried: u32, response: &'a Respon
         source_message_id: entry.id.to_string(),
         url: "",
         method: "",
-        source_header: crate::callback::lists(&entry.terms.headers, |value| value.into()),
+        source_header: crate::callback::lists(&entry.terms.headers, |value| unsealed(value).into()),
         source_body: String::new(),
         not_before: entry.delivery.due.as_millis(),
         created_at: entry.terms.accepted_at.as_millis(),

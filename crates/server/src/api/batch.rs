@@ -352,7 +352,9 @@ fn prepare_item(
     let queue = queue.map_err(malformed)?;
     let destination = destination(&text).map_err(malformed)?;
     let places = match destination {
-        Destination::Group(name) => Places::of_group(app.store.as_ref(), publisher.tenant, name),
+        Destination::Group(name) => {
+            Places::of_group(app.store.as_ref(), app.core.credentials(), publisher.tenant, name)
+        }
         other => Places::of_url(app, other),
     };
     let places = places.map_err(malformed)?;

@@ -360,7 +360,13 @@ fn stored_form(headers: &HeaderMap, query: &QueryParts, overrides: &PublishOptio
 }
 
 /// What [`stored_form`] gave, as of now; the text says why it is refused.
-pub(crate) fn stored_changes(app: &App, lines: &[(String, String)]) -> Result<PublishOptions, String> {
+pub(crate) fn stored_changes(
+    app: &App,
+    tenant: TenantId,
+    lines: &[(String, String)],
+) -> Result<PublishOptions, String> {
+    let mut lines = lines.to_vec();
+    app.core.credentials().open_all(tenant, &mut lines).map_err(|unreadable| unreadable.to_string())?;
     let lines: Vec<(&str, Cow<'_, [u8]>)> =
         lines.iter().map(|(name, value)| (name.as_str(), header_bytes(value))).collect();
     let lines = lines.iter().map(|(name, value)| (*name, value.as_ref()));
@@ -405,6 +411,7 @@ fn replay(
     spec.headers.retain(|(name, _)| !overrides.headers.iter().any(|(other, _)| other == name));
     spec.headers.extend(overrides.headers.iter().cloned());
     override_route(&mut spec, overrides);
+    app.core.credentials().open_all(tenant, &mut spec)?;
     if spec.api.is_none() {
         app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(app, &refusal))?;
     }
@@ -416,6 +423,7 @@ fn replay(
         Dedup::Id(id) => dedup::key_of_id(id),
         Dedup::Content => dedup::key_of_content(&spec.url, &spec.headers, &body),
     });
+    app.core.credentials().seal(tenant, &mut spec);
     let message = NewMessage {
         tenant,
         origin: origin_of(app, tenant, &spec.url),

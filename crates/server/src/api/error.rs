@@ -4,6 +4,7 @@ use super::allowance::Exhausted;
 use crate::app::ReadError;
 use crate::bulk::BulkError;
 use crate::core::CoreError;
+use crate::credentials::Unreadable;
 use crate::reads::{NoTurn, READ_WAIT_MAX, TENANT_READS_MAX};
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -196,6 +197,14 @@ impl From<Rejection> for ApiError {
 impl From<InvalidDestination> for ApiError {
     fn from(invalid: InvalidDestination) -> Self {
         ApiError::invalid(invalid.to_string())
+    }
+}
+
+/// 500: only the operator can help, and the text says how.
+impl From<Unreadable> for ApiError {
+    fn from(unreadable: Unreadable) -> Self {
+        tracing::error!(error = %unreadable, "a stored credential cannot be read");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, unreadable.to_string())
     }
 }
 

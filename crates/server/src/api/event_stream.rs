@@ -254,6 +254,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::Credentials;
     use crate::sse::FRAME_BYTES_MAX;
     use crate::tenants::Scope;
     use posthaste_engine::event::{EventDetail, State};
@@ -273,7 +274,7 @@ mod tests {
 
     /// What a stream of these bodies does with five lines: the lines of each piece, and the parts that were read.
     fn pieces(body_bytes: usize, label: Option<&str>, stored_bytes: usize) -> (Vec<usize>, Vec<Part>) {
-        let viewer = Viewer::with(Marks::of(&[0; 32], TENANT), TENANT, Scope::Full);
+        let viewer = Viewer::with((Marks::of(&[0; 32], TENANT), Credentials::default()), TENANT, Scope::Full);
         let mut wanted = Wanted { tenant: TENANT, filter: EventFilter::default(), body_bytes, mode: Mode::Dev, viewer };
         wanted.filter.message.labels.extend(label.map(str::to_owned));
         let (parts, held) = (RefCell::new(Vec::new()), RefCell::new(Weak::new()));

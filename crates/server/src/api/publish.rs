@@ -11,6 +11,7 @@ use super::response::{room_before_storing, stored};
 use super::{queues, schedules, storing, workflow};
 use crate::app::App;
 use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room, stored_bytes};
+use crate::credentials::Credentials;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -159,7 +160,8 @@ impl Sent {
         let body = body::read(app, tenant, &parts.headers, body, max, over).await?;
         let places = match destination {
             Destination::Group(name) => {
-                Box::pin(app.look_up(move |store| Ok(Places::of_group(store, tenant, name)))).await??
+                let credentials = app.core.credentials();
+                Box::pin(app.look_up(move |store| Ok(Places::of_group(store, credentials, tenant, name)))).await??
             }
             other => Places::of_url(app, other)?,
         };
@@ -288,9 +290,15 @@ impl Places {
         Ok(Places { topic: None, api, default_headers: Vec::new(), endpoints })
     }
 
-    /// The endpoints of a group.
-    pub(super) fn of_group(store: &dyn Store, tenant: TenantId, name: String) -> Result<Places, ApiError> {
-        let group = store.url_group(tenant, &name)?.ok_or_else(|| no_group(&name))?;
+    /// The endpoints of a group, and its default headers as they were set: they become a part of the publish.
+    pub(super) fn of_group(
+        store: &dyn Store,
+        credentials: Credentials,
+        tenant: TenantId,
+        name: String,
+    ) -> Result<Places, ApiError> {
+        let mut group = store.url_group(tenant, &name)?.ok_or_else(|| no_group(&name))?;
+        credentials.open_all(tenant, &mut group)?;
         Ok(Places { topic: Some(name), api: None, default_headers: group.headers, endpoints: group.endpoints })
     }
 
@@ -411,8 +419,10 @@ pub(super) fn checked_spec(
             checked.map_err(|refusal| Refusal::Destination(refused_destination(app, &refusal)))?;
         }
     }
-    let common = common_spec(options, retries, &publisher.caller_ip);
+    let mut common = common_spec(options, retries, &publisher.caller_ip);
     check_callbacks(app, &common).map_err(Refusal::Malformed)?;
+    // The core would do it for each message of a group, and what is counted before it is what is stored.
+    app.core.credentials().seal(publisher.tenant, &mut common);
     Ok(MessageSpec { api: places.api.map(str::to_owned), ..common })
 }
 

@@ -18,7 +18,7 @@ use posthaste_engine::limits::{NAME_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, Endpoint, EndpointRef, Refused, UrlGroup};
 use posthaste_store::{Names, Store, StoreError, json_row_bytes};
 use posthaste_wire::destination::{check_url, is_name, without_fragment};
-use posthaste_wire::encoding::JsonError;
+use posthaste_wire::encoding::{JsonError, is_sealed};
 use posthaste_wire::header;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish as options;
@@ -110,10 +110,11 @@ pub(super) async fn set_headers(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let (tenant, body) = read(&app, request).await?;
-    let headers = default_headers(&body)?;
+    let mut headers = default_headers(&body)?;
     // What would be refused at every publish is refused now.
     let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     options::parse(lines, &publish_limits(&app), app.clock.now())?;
+    app.core.credentials().seal(tenant, &mut headers);
     edit(&app, tenant, name, Edit::SetHeaders(headers)).await
 }
 
@@ -136,6 +137,10 @@ pub(super) fn default_headers(body: &Map<String, Value>) -> Result<Vec<(String, 
             let text = value.as_str().ok_or_else(|| {
                 ApiError::invalid(format!("headers: the value of {name} must be a string or a list of strings"))
             })?;
+            if is_sealed(text) {
+                let name = header::canonical(name);
+                return Err(ApiError::invalid(format!("{name}: the value begins with a control character; remove it")));
+            }
             headers.push((name.clone(), text.to_owned()));
         }
     }

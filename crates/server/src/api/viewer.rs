@@ -1,12 +1,14 @@
 //! Who looks at something, and what is hidden from them.
 //!
 //! What a message or a run asks to hide is hidden from everybody. Credentials that are sent on are hidden from those who may
-//! only read, whatever was asked: they are for the receiver.
+//! only read, whatever was asked: they are for the receiver. Marks are those of the values as they were published, also if
+//! they are stored encrypted.
 
 use super::auth::identify;
 use super::error::ApiError;
 use super::shape::header_map;
 use crate::app::App;
+use crate::credentials::Credentials;
 use crate::tenants::{Grant, Scope};
 use axum::extract::Request;
 use posthaste_engine::message::{CauseKind, Message};
@@ -23,6 +25,7 @@ use std::collections::BTreeMap;
 pub(super) struct Viewer {
     pub(super) tenant: TenantId,
     marks: Marks,
+    credentials: Credentials,
     sees_credentials: bool,
 }
 
@@ -30,12 +33,17 @@ impl Viewer {
     /// Whose token a request shows.
     pub(super) fn of(app: &App, request: &Request) -> Result<Viewer, ApiError> {
         let Grant { tenant, scope, .. } = identify(app, request.headers(), request.uri())?;
-        Ok(Viewer { tenant, marks: app.marks_of(tenant), sees_credentials: scope == Scope::Full })
+        Ok(Viewer::of_scope(app, tenant, scope))
     }
 
     /// Somebody with a token of this scope.
-    pub(super) fn with(marks: Marks, tenant: TenantId, scope: Scope) -> Viewer {
-        Viewer { tenant, marks, sees_credentials: scope == Scope::Full }
+    pub(super) fn of_scope(app: &App, tenant: TenantId, scope: Scope) -> Viewer {
+        Viewer::with((app.marks_of(tenant), app.core.credentials()), tenant, scope)
+    }
+
+    /// The same, with what marks are made of and what opens stored credentials.
+    pub(super) fn with((marks, credentials): (Marks, Credentials), tenant: TenantId, scope: Scope) -> Viewer {
+        Viewer { tenant, marks, credentials, sees_credentials: scope == Scope::Full }
     }
 
     /// What stands in the place of a hidden value.
@@ -50,19 +58,24 @@ impl Viewer {
 
     /// Headers that are sent on, some of them hidden.
     pub(super) fn sent_headers(&self, headers: &[(String, String)], redact: &RedactFields) -> Value {
-        header_map(headers, |name, value| match self.hides_header(redact, name) {
-            true => self.mark(&header_bytes(value)),
-            false => header_shown(value).into_owned(),
+        header_map(headers, |name, value| {
+            self.stored_value(self.hides_header(redact, name), value, |value| header_shown(value).into_owned())
         })
     }
 
-    /// Headers that somebody answered with.
+    /// A stored value of a header: its mark if it is hidden.
+    pub(super) fn stored_value(&self, is_hidden: bool, value: &str, shown: impl Fn(&str) -> String) -> String {
+        match self.credentials.open(self.tenant, value) {
+            Ok(value) if is_hidden => self.mark(&header_bytes(&value)),
+            Ok(value) => shown(&value),
+            Err(error) => format!("REDACTED: {error}"),
+        }
+    }
+
+    /// Headers that somebody answered with, or those of a URL group.
     pub(super) fn received_headers(&self, headers: &[(String, String)]) -> Value {
         let nothing = RedactFields::default();
-        header_map(headers, |name, value| match self.hides_header(&nothing, name) {
-            true => self.mark(&header_bytes(value)),
-            false => value.to_owned(),
-        })
+        header_map(headers, |name, value| self.stored_value(self.hides_header(&nothing, name), value, str::to_owned))
     }
 
     /// The same of headers in JSON: names with lists of values, or with one.

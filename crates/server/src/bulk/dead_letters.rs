@@ -79,7 +79,7 @@ pub(super) async fn advance(
             if app.disk_is_low() || is_full {
                 return Err(BulkError::DiskLow);
             }
-            let changes = match stored_changes(app, changes) {
+            let changes = match stored_changes(app, action.tenant, changes) {
                 Ok(changes) => changes,
                 Err(problem) => {
                     let id = BulkActionId(action.id);

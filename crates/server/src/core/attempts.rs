@@ -4,6 +4,7 @@ use super::CoreHandle;
 use super::runs::nothing_sent;
 use crate::blocking::passed_on;
 use crate::clock::Clock;
+use crate::credentials::{Unreadable, has_sealed};
 use crate::dev_output::AttemptReports;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -20,7 +21,7 @@ use posthaste_store::{BoxError, ReadPool, Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -40,6 +41,8 @@ pub struct Attempts {
     pub llm: Option<Arc<Deliverer>>,
     /// Signs them.
     pub keys: Arc<Keys>,
+    /// Bounds how often the log says that credentials cannot be read.
+    pub unreadable: Throttle,
     /// Has the bodies that are put together when they are sent.
     pub store: Arc<dyn Store>,
     /// Hears how they ended.
@@ -121,6 +124,17 @@ impl Attempts {
                 Err(outcome) => return (outcome, Duration::ZERO),
             },
         };
+        let opened;
+        let message = match has_sealed(&message.spec.headers) {
+            false => message,
+            true => match self.opened(message) {
+                Ok(message) => {
+                    opened = message;
+                    &opened
+                }
+                Err(outcome) => return (outcome, Duration::ZERO),
+            },
+        };
         let begun = Instant::now();
         let attempt = Attempt {
             message,
@@ -140,6 +154,25 @@ impl Attempts {
             },
         };
         (outcome, room.spent_since(begun))
+    }
+
+    /// The message with its credentials as they were published, or how the attempt ends without them: it is never sent without
+    /// a header that it should have.
+    fn opened(&self, message: &Message) -> Result<Message, Outcome> {
+        let mut opened = message.clone();
+        let unreadable = match self.core.credentials().open_all(message.tenant, &mut opened.spec.headers) {
+            Ok(()) => return Ok(opened),
+            Err(unreadable) => unreadable,
+        };
+        if let Some(attempts) = self.unreadable.admits(self.clock.uptime()) {
+            let Unreadable { name, source } = &unreadable;
+            tracing::error!(
+                tenant = message.tenant.0, msg.id = %message.id, header = name, error = %source, attempts,
+                "stored credentials cannot be read; these attempts fail and are retried"
+            );
+        }
+        let error = AttemptError { class: ErrorClass::Closed, message: unreadable.to_string() };
+        Err(Outcome { result: Err(error), duration_ms: 0, phases: None })
     }
 
     /// What of a run is sent, or how the attempt ends without it. Its ops are committed, so the store has all of it.
@@ -179,6 +212,34 @@ impl Attempts {
     }
 }
 
+/// Lets one log line through per [`THROTTLE_PERIOD`], with how many it stands for.
+#[derive(Debug, Default)]
+pub struct Throttle(Mutex<Throttled>);
+
+#[derive(Debug, Default)]
+struct Throttled {
+    /// The uptime at which the last line was written.
+    last: Option<Duration>,
+    /// How often it happened since, this time included.
+    count: u64,
+}
+
+/// The log says once in this time that credentials cannot be read, however many attempts fail.
+const THROTTLE_PERIOD: Duration = Duration::from_secs(60);
+
+impl Throttle {
+    /// It has happened once more: for how many times the line stands that is due now, if one is.
+    fn admits(&self, uptime: Duration) -> Option<u64> {
+        let mut throttled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        throttled.count += 1;
+        if throttled.last.is_some_and(|last| uptime.saturating_sub(last) < THROTTLE_PERIOD) {
+            return None;
+        }
+        throttled.last = Some(uptime);
+        Some(std::mem::take(&mut throttled.count))
+    }
+}
+
 /// The body of a message of a run that is put together when it is sent.
 fn body_of(store: &dyn Store, tenant: TenantId, step: StepRef) -> Result<Option<Bytes>, StoreError> {
     match step.part {
@@ -205,4 +266,16 @@ fn failed_by_us() -> Outcome {
 fn no_upstream(api: &str) -> Outcome {
     let message = format!("destination refused: the server no longer has an upstream for api/{api}");
     Outcome { result: Err(AttemptError { class: ErrorClass::Blocked, message }), duration_ms: 0, phases: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_written_once_a_minute_and_counts_what_it_stands_for() {
+        let (throttle, at) = (Throttle::default(), Duration::from_secs);
+        let lines: Vec<Option<u64>> = [0, 0, 59, 60, 61, 119, 200].map(|second| throttle.admits(at(second))).into();
+        assert_eq!(lines, [Some(1), None, None, Some(3), None, None, Some(3)]);
+    }
 }

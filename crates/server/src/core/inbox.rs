@@ -4,12 +4,17 @@
 //! gathered while it wrote to the disk, and sleeps at once when there is nothing.
 
 use super::{Command, CoreError};
+use crate::credentials::Credentials;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The end where commands are brought. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Sender(Arc<Shared>);
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    /// Seals what commands bring.
+    pub(super) credentials: Credentials,
+}
 
 /// The core's end. Once it is gone, nobody's command is taken any more.
 pub(crate) struct Inbox {
@@ -37,16 +42,17 @@ impl Shared {
 }
 
 /// Both ends.
-pub(super) fn inbox() -> (Sender, Inbox) {
+pub(super) fn inbox(credentials: Credentials) -> (Sender, Inbox) {
     let shared = Arc::new(Shared { state: Mutex::default(), arrived: Condvar::new() });
-    (Sender(shared.clone()), Inbox { shared, taken: Vec::new() })
+    (Sender { shared: shared.clone(), credentials }, Inbox { shared, taken: Vec::new() })
 }
 
 impl Sender {
     /// Brings a command; an error if the core has ended. What waits is bounded by those who bring it: by the
     /// places of the admission, and by the attempts that are under way.
-    pub(super) fn send(&self, command: Command) -> Result<(), CoreError> {
-        let mut state = self.0.state();
+    pub(super) fn send(&self, mut command: Command) -> Result<(), CoreError> {
+        command.seal(self.credentials);
+        let mut state = self.shared.state();
         if state.is_closed {
             return Err(CoreError::Stopped);
         }
@@ -54,7 +60,7 @@ impl Sender {
         let wake = std::mem::take(&mut state.core_sleeps);
         drop(state);
         if wake {
-            self.0.arrived.notify_one();
+            self.shared.arrived.notify_one();
         }
         Ok(())
     }
@@ -111,7 +117,7 @@ mod tests {
 
     #[test]
     fn commands_come_in_their_order_and_all_of_them() {
-        let (sender, mut inbox) = inbox();
+        let (sender, mut inbox) = inbox(Credentials::default());
         assert!(inbox.next().is_none());
         sender.send(Command::Tick).unwrap();
         sender.send(Command::Stop).unwrap();
@@ -125,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_command_wakes_the_core_whenever_it_sleeps() {
-        let (sender, mut inbox) = inbox();
-        let shared = sender.0.clone();
+        let (sender, mut inbox) = inbox(Credentials::default());
+        let shared = sender.shared.clone();
         let bringer = thread::spawn(move || {
             for _ in 0..200 {
                 // Half of them come while it sleeps, half whenever they come.
@@ -145,7 +151,7 @@ mod tests {
 
     #[test]
     fn once_the_core_has_ended_it_takes_no_command() {
-        let (sender, inbox) = inbox();
+        let (sender, inbox) = inbox(Credentials::default());
         sender.send(Command::Tick).unwrap();
         drop(inbox);
         assert!(matches!(sender.send(Command::Tick), Err(CoreError::Stopped)));

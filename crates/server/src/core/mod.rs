@@ -21,13 +21,15 @@ mod run_cache;
 mod run_events;
 mod runs;
 mod schedules;
+mod sealing;
 mod stats;
 mod tail;
 mod tasks;
 mod workflow;
 
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
-pub use attempts::{API_LLM, Attempts};
+pub use attempts::{API_LLM, Attempts, Throttle};
+pub(crate) use run::SHARD;
 pub use run::{Core, CoreFailure};
 use schedules::ScheduleCommand;
 pub(crate) use schedules::messages_of;
@@ -40,6 +42,7 @@ pub use workflow::{
     Again, BegunAgain, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
 };
 
+use crate::credentials::Credentials;
 use crate::data_dir::DiskPromise;
 use admission::Admission;
 pub(crate) use admission::Place;
@@ -256,10 +259,15 @@ pub(crate) async fn in_time<T, F: Future<Output = Result<T, CoreError>>>(
 const PIECE_PAUSE: Duration = Duration::from_millis(100);
 
 impl CoreHandle {
-    /// A handle, and the other end for [`Core`].
-    pub(crate) fn new() -> (CoreHandle, Inbox) {
-        let (commands, inbox) = inbox();
+    /// A handle, and the other end for [`Core`]. What enters has its credentials sealed.
+    pub(crate) fn new(credentials: Credentials) -> (CoreHandle, Inbox) {
+        let (commands, inbox) = inbox(credentials);
         (CoreHandle { commands, admission: Admission::new() }, inbox)
+    }
+
+    /// Seals what enters the core, and opens what it stores.
+    pub(crate) fn credentials(&self) -> Credentials {
+        self.commands.credentials
     }
 
     /// Stores messages; the answer has the order of the messages. `room` is what their bodies take; it is

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The embedded store has one shard.
-const SHARD: ShardId = ShardId(0);
+pub(crate) const SHARD: ShardId = ShardId(0);
 /// Commands taken into one batch.
 const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes of new bodies after which a batch is committed even if more is waiting.

@@ -10,6 +10,7 @@ use crate::api::publish::{Line, PUBLISH_LIMITS, expression_checks};
 use crate::api::shape::Shaped;
 use crate::api::viewer::Viewer;
 use crate::core::StartRun;
+use crate::credentials::Credentials;
 use crate::tenants::Scope;
 use bytes::Bytes;
 use posthaste_engine::limits::{DELAY_MS_MAX, WORKFLOW_DEPTH_MAX};
@@ -101,7 +102,7 @@ pub fn filters(query: &str) -> Result<(), String> {
 }
 
 fn viewer() -> Viewer {
-    Viewer::with(Marks::of(&[0; 32], TenantId(1)), TenantId(1), Scope::ReadOnly)
+    Viewer::with((Marks::of(&[0; 32], TenantId(1)), Credentials::default()), TenantId(1), Scope::ReadOnly)
 }
 
 /// How a run is shown: whole, and how many lines its log has.

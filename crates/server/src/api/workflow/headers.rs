@@ -8,6 +8,7 @@ use super::translate::Bounds;
 use crate::api::publish::{Line, flow_spec};
 use posthaste_engine::limits::{FORWARD_HEADER_BYTES_MAX, FORWARD_HEADERS_MAX};
 use posthaste_engine::workflow::entry::OwnTerms;
+use posthaste_wire::encoding::is_sealed;
 use posthaste_wire::header;
 use posthaste_wire::publish as options;
 use posthaste_wire::rejection::Rejection;
@@ -119,7 +120,8 @@ pub(super) fn deliverable(mut headers: Vec<(String, Vec<String>)>) -> Result<Vec
             let is_sendable = values.iter().all(|value| !value.contains(char::is_control));
             header::is_valid_name(name) && is_sendable && may_travel(name, Receiver::Endpoint)
         }
-        _ => true,
+        // These are only shown.
+        _ => !values.iter().any(|value| is_sealed(value)),
     });
     let bytes: usize = headers.iter().flat_map(|(name, values)| values.iter().map(|it| name.len() + it.len())).sum();
     if headers.len() > FORWARD_HEADERS_MAX || bytes > FORWARD_HEADER_BYTES_MAX {

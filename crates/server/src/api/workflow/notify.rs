@@ -55,7 +55,7 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
 /// The runs that the event has reached; as many as fit a small response, if there is no room for a large one: the event has
 /// reached them, so this is no error.
 fn told(app: &App, tenant: TenantId, notified: &[Notified]) -> Response {
-    let viewer = Viewer::with(app.marks_of(tenant), tenant, Scope::Full);
+    let viewer = Viewer::of_scope(app, tenant, Scope::Full);
     let shown = || notified.iter().map(|notified| notified_json(notified, &viewer));
     let json = listed(shown(), usize::MAX);
     match room_after(app, tenant, json.held()) {

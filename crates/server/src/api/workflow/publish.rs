@@ -203,9 +203,10 @@ fn sorted(wanted: Vec<Wanted>) -> Result<Sorted, ApiError> {
 pub(super) async fn start(
     app: &App,
     tenant: TenantId,
-    runs: Vec<StartRun>,
+    mut runs: Vec<StartRun>,
     mut room: Room,
 ) -> Result<Vec<Started>, ApiError> {
+    runs.iter_mut().for_each(|run| app.core.credentials().seal(tenant, run));
     let bytes = runs.iter().map(StartRun::stored_bytes).sum();
     room.disk = Some(storing::admit(app, tenant, bytes)?);
     let count = runs.len();
@@ -220,9 +221,10 @@ async fn append(
     app: &App,
     tenant: TenantId,
     run: RunKey,
-    entries: Vec<NewEntry>,
+    mut entries: Vec<NewEntry>,
     mut room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
+    entries.iter_mut().for_each(|entry| app.core.credentials().seal(tenant, entry));
     let bytes = entries.iter().map(entry_bytes).sum();
     room.disk = Some(storing::admit(app, tenant, bytes)?);
     let count = entries.len();

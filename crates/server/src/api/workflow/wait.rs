@@ -45,7 +45,8 @@ pub(in crate::api) async fn wait(State(app): State<Arc<App>>, request: Request) 
     let event = decoded(rest_of(parts.uri.path()))?;
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let read = read(&event, &lines, &body.bytes, &bounds(&app, Asked { caller_ip: "", checks: &expression_checks() }));
-    let (run, wait) = read.map_err(|rejection| ApiError::from(rejection).told_to_a_run())?;
+    let (run, mut wait) = read.map_err(|rejection| ApiError::from(rejection).told_to_a_run())?;
+    app.core.credentials().seal(tenant, &mut wait);
     let disk = Some(storing::admit(&app, tenant, wait_bytes(&wait))?);
     app.core.wait_for_event(tenant, run, wait, Room { disk, ..Room::default() }).await?.map_err(refused_append)?;
     Ok(Json(json!({})))

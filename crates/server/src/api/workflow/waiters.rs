@@ -14,7 +14,6 @@ use axum::response::Response;
 use posthaste_engine::limits::WAITERS_LISTED_MAX;
 use posthaste_engine::workflow::run::Wait;
 use posthaste_store::Store;
-use posthaste_wire::encoding::header_bytes;
 use posthaste_wire::header::{self, canonical};
 use posthaste_wire::id::Seq;
 use posthaste_wire::redact::RedactFields;
@@ -61,10 +60,9 @@ pub(super) fn waiter_json(run_url: &str, redact: &RedactFields, wait: &Wait, vie
     let mut headers = Object::new();
     let mut as_sent = Object::new();
     for (name, values) in &wait.headers {
-        let shown = match is_hidden(name, &redact, viewer) {
-            true => values.iter().map(|value| viewer.mark(&header_bytes(value))).collect(),
-            false => values.clone(),
-        };
+        let is_hidden = is_hidden(name, &redact, viewer);
+        let shown: Vec<String> =
+            values.iter().map(|value| viewer.stored_value(is_hidden, value, str::to_owned)).collect();
         put(&mut as_sent, name, json!(shown));
         headers.entry(canonical(name)).or_insert_with(|| json!(shown));
     }
@@ -87,6 +85,7 @@ fn is_hidden(name: &str, redact: &RedactFields, viewer: &Viewer) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::Credentials;
     use crate::tenants::Scope;
     use posthaste_engine::workflow::run::StepText;
     use posthaste_wire::id::{MessageId, TenantId};
@@ -94,7 +93,7 @@ mod tests {
     use posthaste_wire::time::Timestamp;
 
     fn viewer(scope: Scope) -> Viewer {
-        Viewer::with(Marks::of(&[0; 32], TenantId(1)), TenantId(1), scope)
+        Viewer::with((Marks::of(&[0; 32], TenantId(1)), Credentials::default()), TenantId(1), scope)
     }
 
     #[test]

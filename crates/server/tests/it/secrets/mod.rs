@@ -3,8 +3,11 @@
 //!
 //! `server` looks at one in this process: log at the finest level, metrics, answers, streams, errors, pages, deliveries, data
 //! files. What goes in is in `messages` and `runs`, what is looked at in `reading`. `process` looks at the command: what it
-//! prints, also when it cannot start.
+//! prints, also when it cannot start. `credentials` follows those that are stored encrypted through every way in, `encryption_key`
+//! changes their key.
 
+mod credentials;
+mod encryption_key;
 mod messages;
 mod process;
 mod reading;
@@ -56,12 +59,19 @@ fn canary(kind: &str) -> String {
 #[derive(Default)]
 struct Mint {
     secrets: Vec<Secret>,
+    /// The server has an encryption key, so that what is stored to sign and to log in with is not in its files.
+    is_encrypted: bool,
 }
 
 /// What tenants may see of their own messages.
 const OWN: &[Place] = &[Place::Answer, Place::Console, Place::Delivery, Place::Files];
 /// What is kept for deliveries and never shown.
 const HIDDEN: &[Place] = &[Place::Delivery, Place::Files];
+/// The same of what is stored encrypted.
+const OWN_SEALED: &[Place] = &[Place::Answer, Place::Console, Place::Delivery];
+const HIDDEN_SEALED: &[Place] = &[Place::Delivery];
+/// What is kept to sign with.
+const KEPT: &[Place] = &[Place::Files];
 
 impl Mint {
     fn add(&mut self, text: String, allowed: &'static [Place]) -> String {
@@ -81,10 +91,19 @@ impl Mint {
 
     /// A part of a message that is hidden, or not.
     fn part(&mut self, kind: &str, is_hidden: bool) -> String {
-        match is_hidden {
-            true => self.add(canary(&format!("hidden-{kind}")), HIDDEN),
-            false => self.own(kind),
+        // What a webhook is sent is the data of an event.
+        let is_sealed = self.is_encrypted && kind.contains("authorization") && !kind.contains("webhook");
+        match (is_hidden, is_sealed) {
+            (true, false) => self.add(canary(&format!("hidden-{kind}")), HIDDEN),
+            (true, true) => self.add(canary(&format!("hidden-{kind}")), HIDDEN_SEALED),
+            (false, false) => self.own(kind),
+            (false, true) => self.add(canary(kind), OWN_SEALED),
         }
+    }
+
+    /// A key that is kept to sign with.
+    fn kept(&mut self, text: String) -> String {
+        self.add(text, if self.is_encrypted { &[] } else { KEPT })
     }
 
     /// Those that may be found in exactly these places.

@@ -3,7 +3,7 @@
 use super::messages::Made;
 use super::reading::Streams;
 use super::runs::StartedRuns;
-use super::{HIDDEN, Mint, OWN, Place, Secret, leaks, places_in};
+use super::{HIDDEN, HIDDEN_SEALED, Mint, OWN, OWN_SEALED, Place, Secret, leaks, places_in};
 use crate::support::{Answer, Receiver, Reply, Setup, TestServer, eventually};
 use posthaste::config::{Config, Mode};
 use posthaste::tenants::TenantSettings;
@@ -55,9 +55,6 @@ pub(super) struct Canaries {
     password: String,
 }
 
-/// What is kept to sign with.
-const KEPT: &[Place] = &[Place::Files];
-
 impl Canaries {
     fn new(mint: &mut Mint) -> Canaries {
         Canaries {
@@ -66,8 +63,8 @@ impl Canaries {
             other_tenant: mint.never("token-of-another"),
             wrong_token: mint.never("mistyped-token"),
             metrics_token: mint.never("metrics-token"),
-            current_key: mint.add(super::canary("current-key"), KEPT),
-            next_key: mint.add(super::canary("next-key"), KEPT),
+            current_key: mint.kept(super::canary("current-key")),
+            next_key: mint.kept(super::canary("next-key")),
             model_token: mint.never("token-of-the-model"),
             password: mint.never("password-in-a-url"),
         }
@@ -113,12 +110,19 @@ async fn no_secret_is_where_it_does_not_belong() {
     let log = Captured::default();
     let lines = tracing_subscriber::fmt().json().with_max_level(LevelFilter::TRACE).with_writer(log.clone());
     lines.finish().try_init().expect("no other test installs a subscriber");
-    let mut mint = Mint::default();
+    for encryption_key in [None, Some("5a".repeat(32))] {
+        tell(&log, encryption_key).await;
+    }
+}
+
+async fn tell(log: &Captured, encryption_key: Option<String>) {
+    let mut mint = Mint { is_encrypted: encryption_key.is_some(), ..Mint::default() };
     let canaries = Canaries::new(&mut mint);
     let receiver = Receiver::start().await;
     receiver.script("/fails", [Reply::status(500).with_body(mint.own("answer-of-a-receiver"))]);
     receiver.script("/closes", [Reply::Close]);
-    let setup = canaries.setup(&receiver);
+    let mut setup = canaries.setup(&receiver);
+    setup.settings.encryption_key = encryption_key.map(|key| mint.add(key, &[]));
     let config = Config::resolve(Mode::Serve, setup.settings.clone()).expect("the settings are valid");
     let mut found = vec![(Place::Debug, format!("{config:#?}\n{}", config.describe()))];
     let server = TestServer::with(setup).await;
@@ -177,7 +181,7 @@ const UNSEEN: [&str; 3] = ["run-header-of-failure", "data-of-an-early-event", "b
 fn check_that_they_were_looked_for(mint: &Mint, found: &[(Place, String)]) {
     let all = |place: Place| found.iter().filter(|(other, _)| *other == place).map(|(_, text)| text.as_str()).collect();
     let [answers, pages, files]: [String; 3] = [Place::Answer, Place::Console, Place::Files].map(all);
-    let own = mint.allowed_in(OWN);
+    let own = [mint.allowed_in(OWN), mint.allowed_in(OWN_SEALED)].concat();
     for (secret, place) in own.iter().zip(places_in(&answers, &own)) {
         let is_unseen = UNSEEN.iter().any(|kind| secret.text.contains(kind));
         assert!(place.is_some() || is_unseen, "{} is in no answer", secret.text);
@@ -187,7 +191,8 @@ fn check_that_they_were_looked_for(mint: &Mint, found: &[(Place, String)]) {
     // A page of the database may end in the middle of one.
     let hidden = mint.allowed_in(HIDDEN);
     let kept = count(&files, &hidden);
-    assert!(hidden.len() > 50 && kept * 10 > hidden.len() * 9, "{kept} of {} are in the files", hidden.len());
+    assert!(hidden.len() > 30 && kept * 10 > hidden.len() * 9, "{kept} of {} are in the files", hidden.len());
+    assert!(hidden.len() + mint.allowed_in(HIDDEN_SEALED).len() > 50, "as many are hidden with a key as without");
     assert!(answers.contains("REDACTED:") && pages.contains("REDACTED:"), "what is hidden is told to be there");
 }
 
@@ -228,7 +233,7 @@ impl Stage {
         post(&format!("/v2/publish/{}", self.receiver.url("/after-rotation"))).expect(200).await;
         let cancelled = self.server.delete("/v2/messages").token(&self.canaries.token).expect(202).await.text();
         self.said.extend([retried, restarted, cancelled]);
-        self.mint.add(keys["next"].as_str().expect("a key is text").to_owned(), KEPT);
+        self.mint.kept(keys["next"].as_str().expect("a key is text").to_owned());
         self.quiet().await;
         let of_all = json!({ "workflowUrl": self.receiver.url("/wf") });
         self.server.delete("/v2/workflows/runs").token(&self.canaries.token).json(&of_all).expect(200).await;

@@ -179,6 +179,12 @@ impl TestServer {
         read_files(self.dir.path())
     }
 
+    /// The same although messages are live.
+    pub(crate) async fn stop_and_read_files(mut self) -> String {
+        self.stop().await;
+        read_files(self.dir.path())
+    }
+
     /// Stops the server and starts another one on what it left behind.
     pub(crate) async fn restart(self) -> TestServer {
         self.restart_after(0).await

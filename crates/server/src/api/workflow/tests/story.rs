@@ -3,6 +3,7 @@
 use crate::api::shape::Shaped;
 use crate::api::viewer::Viewer;
 use crate::api::workflow::shape::{self, View};
+use crate::credentials::Credentials;
 use crate::tenants::Scope;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
@@ -39,7 +40,7 @@ pub(super) struct Story {
 
 /// Somebody who may do everything.
 fn viewer() -> Viewer {
-    Viewer::with(Marks::of(&[0; 32], TENANT), TENANT, Scope::Full)
+    Viewer::with((Marks::of(&[0; 32], TENANT), Credentials::default()), TENANT, Scope::Full)
 }
 
 /// What stands in the place of a hidden value.
