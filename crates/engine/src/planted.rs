@@ -47,6 +47,10 @@ pub enum Bug {
     ScheduleNotAdvanced,
     /// A schedule catches up with every time it missed.
     ScheduleCatchesUpWithAll,
+    /// A schedule that fires has the expression again that it had before it was changed.
+    RescheduleForgottenAtFiring,
+    /// A schedule that gets another expression keeps its next time.
+    RescheduleKeepsTime,
     /// Messages that were due once are not loaded after the clock went back.
     ClockBackStrandsSpilled,
     /// A delayed message of a queue joins it too early.
@@ -79,7 +83,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 35] = [
+    pub const ALL: [Bug; 37] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -101,6 +105,8 @@ impl Bug {
         Bug::ReplayKeepsDeadLetter,
         Bug::ScheduleNotAdvanced,
         Bug::ScheduleCatchesUpWithAll,
+        Bug::RescheduleForgottenAtFiring,
+        Bug::RescheduleKeepsTime,
         Bug::ClockBackStrandsSpilled,
         Bug::DelayedJoinsEarly,
         Bug::OriginOneTooMany,

@@ -115,7 +115,8 @@ impl Schedule {
                     () if planted::has(Bug::ScheduleCatchesUpWithAll) => next,
                     () => now,
                 };
-                let (next, cron) = (cron.next_after(after), self.state.cron.clone());
+                let given = self.state.cron.clone().filter(|_| !planted::has(Bug::RescheduleForgottenAtFiring));
+                let (next, cron) = (cron.next_after(after), given);
                 let state = ScheduleState { next, last: Some(at), cron, ..ScheduleState::default() };
                 Tick::Fire { at, state }
             }
@@ -136,6 +137,7 @@ impl Schedule {
     /// Its state with another expression. All else stays, and times that have fired do not fire again.
     pub fn rescheduled(&self, cron: &Cron, now: Timestamp) -> ScheduleState {
         let ScheduleState { next, floor, .. } = ScheduleState::begin(cron, Some(&self.state), now);
+        let next = if planted::has(Bug::RescheduleKeepsTime) { self.state.next } else { next };
         ScheduleState { next, floor, error: None, cron: Some(cron.text().to_owned()), ..self.state.clone() }
     }
 

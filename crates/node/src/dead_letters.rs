@@ -1,9 +1,10 @@
 //! Dead letters: they are deleted, or published again.
 
 use crate::facts::{Facts, Wanted};
+use crate::host::Moment;
 use crate::messages::keys;
 use crate::new_message::NewMessage;
-use crate::node::{Moment, Node};
+use crate::node::Node;
 use crate::reply::Reply;
 use posthaste_engine::shard::Accepted;
 use posthaste_wire::id::{DlqId, TenantId};

@@ -4,8 +4,11 @@
 //! is about stored rows needs the truth: nothing that was decided before may be uncommitted when its facts are read and used.
 
 use posthaste_engine::message::{DedupKey, Live};
+use posthaste_engine::schedule::Schedule;
+use posthaste_engine::url_group::UrlGroup;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// What must be read, of each kind at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,18 +19,43 @@ pub struct Wanted {
     pub live: Vec<(TenantId, MessageId)>,
     /// Which of these dead letters exist.
     pub dead_letters: Vec<(TenantId, DlqId)>,
+    /// These schedules, without their bodies.
+    pub schedules: Vec<(TenantId, String)>,
+    /// Schedules whose time has come, with their bodies.
+    pub due: DueSchedules,
+    /// These URL groups.
+    pub url_groups: Vec<(TenantId, String)>,
+}
+
+/// Schedules that are about to fire.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueSchedules {
+    /// In the order in which they fire.
+    pub schedules: Vec<(TenantId, Arc<str>)>,
+    /// No further one is read after this many bytes of bodies.
+    pub bytes_max: usize,
 }
 
 impl Wanted {
     /// Whether nothing must be read.
     pub fn is_empty(&self) -> bool {
-        self.duplicates.is_empty() && self.live.is_empty() && self.dead_letters.is_empty()
+        let Wanted { duplicates, live, dead_letters, schedules, due, url_groups } = self;
+        duplicates.is_empty()
+            && live.is_empty()
+            && dead_letters.is_empty()
+            && schedules.is_empty()
+            && due.schedules.is_empty()
+            && url_groups.is_empty()
     }
 
     pub(crate) fn merge(&mut self, other: Wanted) {
         self.duplicates.extend(other.duplicates);
         self.live.extend(other.live);
         self.dead_letters.extend(other.dead_letters);
+        self.schedules.extend(other.schedules);
+        self.due.schedules.extend(other.due.schedules);
+        self.due.bytes_max = self.due.bytes_max.max(other.due.bytes_max);
+        self.url_groups.extend(other.url_groups);
     }
 }
 
@@ -40,4 +68,10 @@ pub struct Facts {
     pub live: HashMap<(TenantId, MessageId), Live>,
     /// Dead letters.
     pub dead_letters: HashSet<(TenantId, DlqId)>,
+    /// Schedules without their bodies, by their ids.
+    pub schedules: HashMap<TenantId, HashMap<String, Schedule>>,
+    /// Schedules with their bodies, in the order asked, as far as they were read; `None` for one that does not exist.
+    pub due: Vec<Option<Schedule>>,
+    /// URL groups, by their names.
+    pub url_groups: HashMap<TenantId, HashMap<String, UrlGroup>>,
 }

@@ -1,6 +1,7 @@
 //! Flow-control keys: they are changed, listed, and forgotten when nobody uses them any more.
 
-use crate::node::{Moment, Node};
+use crate::host::Moment;
+use crate::node::Node;
 use crate::quota::QuotaExceeded;
 use crate::reply::{ReadReply, Reply};
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};

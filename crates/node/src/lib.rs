@@ -6,13 +6,17 @@
 //! This crate has no clock, no network, no disk, no threads and no randomness, and it cannot call a store: a command says what
 //! must be read ([`Wanted`]), and gets it as [`Facts`]. A reply cannot be sent before the commit: see [`Reply`].
 //!
-//! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`.
-//! Workflow runs, schedules and bulk actions are still in the server and use [`Node::shard`] and [`Node::batch`].
+//! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`,
+//! `schedules.rs`; `firing.rs` fires schedules. Workflow runs and bulk actions are still in the server and use [`Node::shard`] and
+//! [`Node::batch`].
 
 mod batch;
+mod bounds;
 mod dead_letters;
 mod facts;
+mod firing;
 mod flow_keys;
+mod host;
 mod messages;
 mod new_message;
 mod node;
@@ -20,17 +24,22 @@ mod queues;
 mod quota;
 mod reply;
 mod round;
+mod schedules;
 mod weight;
 
 pub use batch::{Batch, Committed, Done, Uncommitted};
+pub use bounds::{BATCH_BYTES_MAX, Bounds};
 pub use dead_letters::{DeadLetterCommand, Replay};
-pub use facts::{Facts, Wanted};
+pub use facts::{DueSchedules, Facts, Wanted};
+pub use firing::{Firing, messages_of};
 pub use flow_keys::FlowCommand;
+pub use host::{Host, Moment, NoRoom, TakenRoom};
 pub use messages::{Ended, MessageCommand};
 pub use new_message::{FirstDue, NewMessage};
-pub use node::{Command, Host, Moment, Node, next_id};
+pub use node::{Command, Node, next_id};
 pub use queues::{QueueCommand, QueueSettings};
 pub use quota::{QuotaExceeded, Quotas};
 pub use reply::{ReadReply, Reply};
 pub use round::{Next, Round};
+pub use schedules::ScheduleCommand;
 pub use weight::{entry_bytes, failure_bytes, header_bytes, spec_bytes, stored_bytes, wait_bytes};

@@ -1,8 +1,9 @@
 //! Messages: they are published and cancelled, and their attempts end.
 
 use crate::facts::{Facts, Wanted};
+use crate::host::Moment;
 use crate::new_message::NewMessage;
-use crate::node::{Moment, Node};
+use crate::node::Node;
 use crate::quota::QuotaExceeded;
 use crate::reply::Reply;
 use crate::weight::stored_bytes;

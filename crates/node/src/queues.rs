@@ -1,6 +1,7 @@
 //! Queues: they are made, changed, paused and deleted.
 
-use crate::node::{Moment, Node};
+use crate::host::Moment;
+use crate::node::Node;
 use crate::quota::QuotaExceeded;
 use crate::reply::Reply;
 use posthaste_wire::id::TenantId;

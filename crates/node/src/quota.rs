@@ -14,6 +14,8 @@ pub struct Quotas {
     pub queues: usize,
     /// Flow-control keys.
     pub flow_keys: usize,
+    /// Schedules.
+    pub schedules: usize,
 }
 
 /// The tenant may have no more of these; nothing was stored.

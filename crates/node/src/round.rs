@@ -8,7 +8,8 @@
 //! truth ends the part of the round before it: that is committed first, and then the facts for the rest are read.
 
 use crate::facts::{Facts, Wanted};
-use crate::node::{Command, Moment, Node};
+use crate::host::Moment;
+use crate::node::{Command, Node};
 use posthaste_engine::planted::{self, Bug};
 use std::collections::VecDeque;
 
@@ -21,14 +22,14 @@ pub struct Round {
     known: usize,
 }
 
-/// What a driver does next for a round.
+/// What a driver does next for a round, or for schedules that fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Read this, and pass it to [`Round::found`].
+    /// Read this, and pass it to `found`.
     Read(Wanted),
     /// Commit the batch of the node, and call [`Round::committed`].
     Commit,
-    /// One command was decided. The driver may commit first if the batch has become large.
+    /// One command was decided, or one schedule. The driver may commit first if the batch has become large.
     Decided,
     /// Nothing is left.
     Done,
@@ -49,11 +50,11 @@ impl Round {
     pub fn next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Next {
         let Some(command) = self.waiting.front() else { return Next::Done };
         let is_blind = planted::has(Bug::TruthNotCommitted);
-        if command.needs_truth() && !node.batch.out.ops.is_empty() && !is_blind {
+        if command.needs_truth(node) && !node.batch.out.ops.is_empty() && !is_blind {
             return Next::Commit;
         }
         if self.known == 0 {
-            let (wanted, count) = self.wanted();
+            let (wanted, count) = self.wanted(node);
             if !wanted.is_empty() {
                 self.known = count;
                 return Next::Read(wanted);
@@ -79,13 +80,13 @@ impl Round {
     }
 
     /// What the commands at the front want to know, up to one that needs what those before it decide, and how many they are.
-    fn wanted(&self) -> (Wanted, usize) {
+    fn wanted(&self, node: &Node) -> (Wanted, usize) {
         let (mut all, mut count) = (Wanted::default(), 0);
         for command in &self.waiting {
-            if command.needs_truth() && count > 0 {
+            if command.needs_truth(node) && count > 0 {
                 break;
             }
-            all.merge(command.wanted());
+            all.merge(command.wanted(node));
             count += 1;
         }
         (all, count)

@@ -9,6 +9,7 @@ use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::note::NoteKey;
 use posthaste_engine::workflow::run::{RunConfig, StepText};
 use posthaste_node::{NewMessage, QueueSettings, Replay};
+use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::VecDeque;
@@ -28,9 +29,6 @@ pub(crate) struct Command {
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Node(NodeTask),
-    PutSchedule(Box<Schedule>),
-    PauseSchedule { tenant: TenantId, id: String, paused: bool },
-    DropSchedule { tenant: TenantId, id: String },
     Ended(Box<Ended>),
     Run { tenant: TenantId, task: Box<RunTask> },
     Drain,
@@ -47,6 +45,10 @@ pub(crate) enum NodeTask {
     PauseQueue { tenant: TenantId, name: String, paused: bool },
     DropQueue { tenant: TenantId, name: String },
     EditFlow { tenant: TenantId, key: String, edit: FlowEdit },
+    PutSchedule(Box<Schedule>),
+    PauseSchedule { tenant: TenantId, id: String, paused: bool },
+    Reschedule { tenant: TenantId, id: String, cron: Box<Cron> },
+    DropSchedule { tenant: TenantId, id: String },
 }
 
 impl From<NodeTask> for Task {
@@ -175,5 +177,7 @@ pub(crate) enum Said {
     EventKept(Seq, NoteKey),
     /// The run has ended, now or before.
     RunOver(Seq),
+    /// The schedule has this expression.
+    Rescheduled((TenantId, String), String),
     Done,
 }

@@ -1,18 +1,20 @@
 //! The judge: knows everything, trusts nobody, and keeps its own books by what receivers saw and what was answered.
 //!
 //! [`batch`] judges what reaches the store, [`start`] what reaches receivers, [`limits`] order and rates, [`runs`]
-//! workflows, [`kept`] what is stored of them, [`idle`] what should have started; answers, power cuts and the end are judged here. The first breach of a rule ends a run.
+//! workflows, [`kept`] what is stored of them, [`schedules`] what they fire, [`idle`] what should have started; answers,
+//! power cuts and the end are judged here. The first breach of a rule ends a run.
 
 mod batch;
 mod idle;
 mod kept;
 mod limits;
 mod runs;
+mod schedules;
 pub(crate) mod start;
 
 use crate::command::{Answer, RequestId, Said};
 use crate::program::Program;
-use crate::store::Store;
+use crate::store::{Named, Store};
 use crate::story::short;
 pub(crate) use idle::OVERDUE_MS;
 use limits::FlowBook;
@@ -68,6 +70,8 @@ pub struct Counts {
     pub unknown: u64,
     /// Firings of schedules.
     pub fired: u64,
+    /// Schedules that got another expression.
+    pub rescheduled: u64,
     /// Owners of the shard, one after the other.
     pub owners: u64,
     /// Commits that were refused because there was a newer owner.
@@ -123,6 +127,7 @@ impl Counts {
         self.replayed += other.replayed;
         self.unknown += other.unknown;
         self.fired += other.fired;
+        self.rescheduled += other.rescheduled;
         self.owners += other.owners;
         self.fenced += other.fenced;
         self.cut_off += other.cut_off;
@@ -189,6 +194,10 @@ pub(crate) struct Judge {
     cancels_asked: BTreeSet<(TenantId, String)>,
     /// Results that an event has brought.
     heard: BTreeSet<MessageId>,
+    /// Expressions that schedules were given.
+    seen_crons: BTreeSet<(Named, String)>,
+    /// Those that were acknowledged and are in force.
+    promised_crons: BTreeMap<Named, String>,
 }
 
 impl Judge {
@@ -220,6 +229,8 @@ impl Judge {
             kept_events: BTreeSet::new(),
             cancels_asked: BTreeSet::new(),
             heard: BTreeSet::new(),
+            seen_crons: BTreeSet::new(),
+            promised_crons: BTreeMap::new(),
         }
     }
 
@@ -328,7 +339,8 @@ impl Judge {
             }
             Said::EventKept(run, key) => self.event_kept(*run, *key, now_ms, store),
             Said::RunOver(run) if is_current => self.run_over(*run, now_ms, store),
-            Said::Notified { .. } | Said::RunOver(_) | Said::Done => {}
+            Said::Rescheduled(schedule, cron) if is_current => self.rescheduled(schedule, cron, now_ms, store),
+            Said::Notified { .. } | Said::RunOver(_) | Said::Rescheduled(..) | Said::Done => {}
         }
     }
 
@@ -352,6 +364,7 @@ impl Judge {
 
     fn check_acknowledged(&mut self, now_ms: u64, store: &Store) {
         self.check_entries(now_ms, store);
+        self.check_crons(now_ms, store);
         self.check_events(now_ms, store);
         if let Some(id) = self.acknowledged.iter().copied().find(|id| store.message(*id).is_none()) {
             self.blame("nothing that was answered is lost", Some(id), now_ms, || "it is not there any more".into());

@@ -10,21 +10,22 @@ mod handle;
 mod remembered;
 mod runs;
 mod telling;
+mod witness;
 
 use crate::agenda::Event;
 use crate::bug::Bug;
 use crate::command::Command;
 use crate::env::Env;
 use crate::judge::start::Start;
-use crate::store::CommitError;
+use crate::store::{CommitError, Named};
 use commands::Answers;
 use posthaste_engine::event::Op;
 use posthaste_engine::lease::Tenure;
 use posthaste_engine::message::{FlowKey, Live};
 use posthaste_engine::outcome::Verdict;
-use posthaste_engine::schedule::Schedules;
+use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::{Effect, Shard};
-use posthaste_node::{Done, Node, Quotas, Round, Uncommitted};
+use posthaste_node::{Bounds, Done, Firing, Node, Quotas, Round, Uncommitted};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 pub(crate) use remembered::Remembered;
@@ -44,7 +45,9 @@ const IDLE_FLOWS_MAX: usize = 8;
 const IDLE_ROUNDS_MAX: u32 = 300;
 
 /// No seed comes near.
-const QUOTAS: Quotas = Quotas { queues: 1_000, flow_keys: 1_000 };
+const QUOTAS: Quotas = Quotas { queues: 1_000, flow_keys: 1_000, schedules: 1_000 };
+/// So small that a firing takes several rounds, and several commits.
+const BOUNDS: Bounds = Bounds { batch_bytes: 600, fired: 3, fired_messages: 2, fired_bytes: 60 };
 
 /// Why a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +153,8 @@ pub(crate) struct Owner {
     round: Round,
     /// Answers that have left the node, and have yet to reach the judge.
     answers: Answers,
-    firing: Schedules,
+    /// Schedules that fire, while a commit between them is waited for.
+    firing: Option<Firing>,
     inbox: VecDeque<Command>,
     taken: usize,
     margin: Margin,
@@ -178,23 +182,22 @@ impl Owner {
     /// A process that has just got the lease; nothing is loaded yet.
     pub(crate) fn new(node: usize, incarnation: u64, tenure: Tenure, env: &Env, now: Timestamp) -> Owner {
         let store = &env.store;
-        let mut firing = Schedules::default();
-        for ((tenant, id), schedule) in &store.schedules {
-            firing.put(*tenant, id, &schedule.state);
-        }
         let mut shard = Shard::new(env.swarm.settings);
         let queues =
             if env.has(Bug::QueuesNotRestored) { Vec::new() } else { store.queues.values().cloned().collect() };
         shard.restore(queues, store.flows.values().cloned().collect(), now);
         let last_seq = if env.has(Bug::PositionsForgotten) { Seq::MIN } else { store.last_seq.0 };
+        let mut engine = Node::new(shard, QUOTAS, BOUNDS, last_seq);
+        let state = |((tenant, id), schedule): (&Named, &Schedule)| (*tenant, id.clone(), schedule.state.clone());
+        engine.restore_schedules(store.schedules.iter().map(state));
         Owner {
             node,
             incarnation,
             tenure,
-            engine: Node::new(shard, QUOTAS, last_seq),
+            engine,
             round: Round::default(),
             answers: Answers::default(),
-            firing,
+            firing: None,
             inbox: VecDeque::new(),
             taken: 0,
             margin: Margin::default(),
@@ -232,10 +235,7 @@ impl Owner {
                         self.commit(env, now)?;
                     }
                 }
-                Stage::Fire => {
-                    self.stage = Stage::Load(0);
-                    self.fire_schedules(env, now)?;
-                }
+                Stage::Fire => self.fire_schedules(env, now)?,
                 Stage::Load(read) => self.load(read, env, now)?,
                 Stage::Rest => {
                     (self.stage, self.taken) = (Stage::Commands, 0);
@@ -359,7 +359,7 @@ impl Owner {
         if !self.inbox.is_empty() || !self.round.is_empty() || self.engine.shard.wants_load(now).is_some() {
             return false;
         }
-        let next = self.engine.shard.next_wake().min(self.firing.next_wake(now));
+        let next = self.engine.shard.next_wake().min(self.engine.schedules.next_wake(now));
         if next <= now {
             return false;
         }

@@ -12,6 +12,7 @@ use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, Live, MessageS
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
 use posthaste_engine::workflow::run::{Run, RunConfig};
 use posthaste_node::{FirstDue, NewMessage, QueueSettings, Replay};
+use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ use std::sync::Arc;
 /// What follows the first attempt, and how soon.
 const RETRY_DELAYS: [Option<&str>; 6] =
     [Some("0"), Some("1000"), Some("1000"), Some("2000 * (1 + retried)"), Some("7000"), None];
+
+/// When schedules fire.
+const CRONS: [&str; 4] = ["@every 1m", "*/1 * * * *", "@every 2m", "*/5 * * * *"];
 
 /// Everybody who asks for something.
 #[derive(Debug, Default)]
@@ -162,7 +166,8 @@ fn operate(env: &mut Env) -> Vec<Task> {
     let key = key_name(random.below(env.swarm.keys));
     let schedule = format!("schedule-{}", random.below(env.swarm.schedules.max(1)));
     let schedules = if env.swarm.schedules > 0 { 6 } else { 0 };
-    let task = match random.weighted(&[8, 4, 6, 1, 4, 6, 4, 1, schedules, schedules / 3, schedules / 6]) {
+    let task = match random.weighted(&[8, 4, 6, 1, 4, 6, 4, 1, schedules, schedules / 3, schedules / 2, schedules / 6])
+    {
         0 => cancel(env, tenant),
         1 => NodeTask::PutQueue {
             tenant,
@@ -176,9 +181,10 @@ fn operate(env: &mut Env) -> Vec<Task> {
         5 => NodeTask::Replay { tenant, replays: replays(env, tenant) }.into(),
         6 => NodeTask::DeleteDeadLetters { tenant, ids: dead_letters(env, tenant) }.into(),
         7 => NodeTask::EditFlow { tenant, key, edit: FlowEdit::Resume }.into(),
-        8 => Task::PutSchedule(Box::new(new_schedule(env, tenant, schedule))),
-        9 => Task::PauseSchedule { tenant, id: schedule, paused: random.permille(500) },
-        _ => Task::DropSchedule { tenant, id: schedule },
+        8 => NodeTask::PutSchedule(Box::new(new_schedule(env, tenant, schedule))).into(),
+        9 => NodeTask::PauseSchedule { tenant, id: schedule, paused: random.permille(500) }.into(),
+        10 => reschedule(random, tenant, schedule),
+        _ => NodeTask::DropSchedule { tenant, id: schedule }.into(),
     };
     vec![task]
 }
@@ -235,9 +241,16 @@ fn replays(env: &mut Env, tenant: TenantId) -> Vec<Replay> {
     replays
 }
 
+fn reschedule(random: &mut Random, tenant: TenantId, id: String) -> Task {
+    match Cron::parse(random.pick(&CRONS)) {
+        Ok(cron) => NodeTask::Reschedule { tenant, id, cron: Box::new(cron) }.into(),
+        Err(_) => NodeTask::PauseSchedule { tenant, id, paused: false }.into(),
+    }
+}
+
 fn new_schedule(env: &mut Env, tenant: TenantId, id: String) -> Schedule {
     let NewMessage { spec, body, first_due, .. } = new_message(env);
-    let cron = env.random.pick(&["@every 1m", "*/1 * * * *", "@every 2m", "*/5 * * * *"]).to_owned();
+    let cron = env.random.pick(&CRONS).to_owned();
     let plan = SchedulePlan {
         created_at: Timestamp(0),
         cron,
@@ -297,7 +310,7 @@ pub(crate) fn cancel_delayed_heads(env: &Env) -> Vec<Task> {
 /// No schedule makes new messages.
 pub(crate) fn drop_schedules(env: &Env) -> Vec<Task> {
     let names = env.store.schedules.keys();
-    names.map(|(tenant, id)| Task::DropSchedule { tenant: *tenant, id: id.clone() }).collect()
+    names.map(|(tenant, id)| NodeTask::DropSchedule { tenant: *tenant, id: id.clone() }.into()).collect()
 }
 
 fn tenant(env: &mut Env) -> TenantId {

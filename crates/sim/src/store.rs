@@ -1,6 +1,7 @@
 //! The store of the simulation: applies ops in place, grants leases by its own clock, and forgets what was
 //! committed lazily when the power is cut.
 
+mod facts;
 mod runs;
 
 use bytes::Bytes;
@@ -15,7 +16,6 @@ use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::{Note, NoteKey};
 use posthaste_engine::workflow::run::Run;
-use posthaste_node::{Facts, Wanted};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -40,7 +40,8 @@ pub(crate) fn window_counts(expires: Timestamp, now: Timestamp) -> bool {
     now < expires && expires <= now.plus_millis(DEDUP_WINDOW_MS + DEDUP_CLOCK_TOLERANCE_MS)
 }
 
-type Named = (TenantId, String);
+/// Something of a tenant that has a name.
+pub(crate) type Named = (TenantId, String);
 /// A firing: whose, which schedule, of which generation, for which time.
 pub(crate) type Fired = (TenantId, String, u64, Timestamp);
 
@@ -148,6 +149,11 @@ impl Store {
     /// Whether a power cut would take the last state of this message with it.
     pub(crate) fn is_state_on_disk(&self, id: MessageId) -> bool {
         !self.undo.iter().any(|undo| matches!(undo, Undo::State(other, _) if *other == id))
+    }
+
+    /// Whether a power cut would leave this schedule as it is.
+    pub(crate) fn is_schedule_on_disk(&self, key: &Named) -> bool {
+        !self.undo.iter().any(|undo| matches!(undo, Undo::Schedule(other, _) if other == key))
     }
 
     pub(crate) fn message(&self, id: MessageId) -> Option<&Arc<Message>> {
@@ -306,25 +312,6 @@ impl Store {
         }
         rows.truncate(load.max);
         rows
-    }
-
-    /// What the commands of a round want to know.
-    pub(crate) fn facts(&self, wanted: &Wanted, now: Timestamp) -> Facts {
-        let duplicate = |(tenant, key)| Some(((tenant, key), self.find_duplicate(tenant, key, now)?));
-        let live = |(tenant, id)| {
-            let row = self.live_row(id).filter(|row| row.tenant == tenant);
-            row.map(|row| ((tenant, id), row))
-        };
-        Facts {
-            duplicates: wanted.duplicates.iter().copied().filter_map(duplicate).collect(),
-            live: wanted.live.iter().copied().filter_map(live).collect(),
-            dead_letters: wanted
-                .dead_letters
-                .iter()
-                .filter(|key| self.dead_letters.contains_key(key))
-                .copied()
-                .collect(),
-        }
     }
 
     pub(crate) fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Option<MessageId> {

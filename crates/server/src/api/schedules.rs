@@ -115,7 +115,13 @@ async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, Api
     refuse_when_disk_is_low(app)?;
     let wanted = id.to_owned();
     let found = app.read(tenant, move |store| match store.schedule(tenant, &wanted, Part::Whole)? {
-        Some(schedule) => Ok(Some(messages_of(store, &schedule)?)),
+        Some(schedule) => {
+            let group = match &schedule.plan.destination {
+                ScheduleTarget::Url(_) => None,
+                ScheduleTarget::Group(name) => store.url_group(tenant, name)?,
+            };
+            Ok(Some(messages_of(&schedule, group.as_ref())))
+        }
         None => Ok(None),
     });
     let mut messages = found.await?.ok_or_else(|| absent(id))?.map_err(ApiError::not_found)?;

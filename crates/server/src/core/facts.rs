@@ -1,7 +1,8 @@
 //! Reads what the commands of a round want to know: one trip to the store of each kind, however many commands ask.
 
-use posthaste_node::{Facts, Wanted};
-use posthaste_store::{Store, StoreError};
+use posthaste_engine::schedule::Schedule;
+use posthaste_node::{DueSchedules, Facts, Wanted};
+use posthaste_store::{Part, Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -21,7 +22,31 @@ pub(super) fn read(store: &dyn Store, wanted: &Wanted, now: Timestamp) -> Result
         let found = store.find_dead_letters(tenant, &ids)?;
         facts.dead_letters.extend(found.into_iter().map(|id| (tenant, id)));
     }
+    for (tenant, id) in &wanted.schedules {
+        if let Some(schedule) = store.schedule(*tenant, id, Part::Head)? {
+            facts.schedules.entry(*tenant).or_default().insert(id.clone(), schedule);
+        }
+    }
+    facts.due = due_schedules(store, &wanted.due)?;
+    for (tenant, name) in &wanted.url_groups {
+        if let Some(group) = store.url_group(*tenant, name)? {
+            facts.url_groups.entry(*tenant).or_default().insert(name.clone(), group);
+        }
+    }
     Ok(facts)
+}
+
+fn due_schedules(store: &dyn Store, wanted: &DueSchedules) -> Result<Vec<Option<Schedule>>, StoreError> {
+    let (mut found, mut bytes) = (Vec::with_capacity(wanted.schedules.len()), 0);
+    for (tenant, id) in &wanted.schedules {
+        if bytes >= wanted.bytes_max && bytes > 0 {
+            break;
+        }
+        let schedule = store.schedule(*tenant, id, Part::Whole)?;
+        bytes += schedule.as_ref().map_or(0, |schedule| schedule.body.len());
+        found.push(schedule);
+    }
+    Ok(found)
 }
 
 /// The ids of each tenant, each once.

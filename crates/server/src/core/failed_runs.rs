@@ -66,7 +66,7 @@ impl Core {
             Again::Resume => bytes,
             Again::Restart => old.bodies.first().map_or(0, Bytes::len),
         };
-        match self.take_room(tenant, copied) {
+        match self.host.promise(tenant, copied) {
             Ok(room) => self.keep_until_committed(room),
             Err(no_room) => return Ok((Err(no_room), bytes)),
         }

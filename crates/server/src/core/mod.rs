@@ -31,8 +31,6 @@ pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts, Throttle};
 pub(crate) use run::SHARD;
 pub use run::{Core, CoreFailure};
-use schedules::ScheduleCommand;
-pub(crate) use schedules::messages_of;
 pub use stats::CoreStats;
 pub(crate) use tail::Tail;
 pub(crate) use workflow::DEPTH_QUOTA;
@@ -54,9 +52,9 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::why::WaitReason;
-use posthaste_node::{DeadLetterCommand, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply};
-pub use posthaste_node::{FirstDue, NewMessage, QueueSettings, QuotaExceeded, Replay};
-pub(crate) use posthaste_node::{entry_bytes, spec_bytes, stored_bytes, wait_bytes};
+use posthaste_node::{DeadLetterCommand, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply, ScheduleCommand};
+pub use posthaste_node::{FirstDue, NewMessage, NoRoom, QueueSettings, QuotaExceeded, Replay};
+pub(crate) use posthaste_node::{entry_bytes, messages_of, spec_bytes, stored_bytes, wait_bytes};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use std::sync::Arc;
@@ -66,7 +64,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// A command for the core. Its reply leaves when the outcome is on disk.
 pub(crate) enum Command {
-    /// Messages, dead letters, queues and flow-control keys.
+    /// Messages, dead letters, queues, flow-control keys and schedules.
     Node(posthaste_node::Command),
     /// An attempt has ended.
     Ended {
@@ -80,7 +78,6 @@ pub(crate) enum Command {
         id: MessageId,
         reply: Reply<Result<(), DeliverNowRefused>>,
     },
-    Schedule(ScheduleCommand),
     Run(RunCommand),
     PutBulkAction {
         action: Box<BulkAction>,
@@ -136,6 +133,12 @@ impl From<FlowCommand> for Command {
     }
 }
 
+impl From<ScheduleCommand> for Command {
+    fn from(command: ScheduleCommand) -> Command {
+        Command::Node(posthaste_node::Command::Schedules(command))
+    }
+}
+
 /// How many deliveries a tenant may have under way, and has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parallelism {
@@ -143,17 +146,6 @@ pub struct Parallelism {
     pub max: u32,
     /// Now.
     pub count: u32,
-}
-
-/// Why nothing more is stored for a tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoRoom {
-    /// Of its quota.
-    #[error(transparent)]
-    Quota(#[from] QuotaExceeded),
-    /// On the disk, besides the reserve; trying again later may help.
-    #[error("the disk is nearly full")]
-    DiskLow,
 }
 
 /// Why a message is not sent at once.

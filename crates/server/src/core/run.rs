@@ -6,7 +6,6 @@ use super::host::Surroundings;
 use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
-use super::schedules::Firing;
 use super::stats::Activity;
 use super::tasks::{PublishMany, TURN_PAUSE, Task, Tasks};
 use super::{Attempts, Command, NewMessage, Permits, QuotaExceeded, stored_bytes};
@@ -20,7 +19,7 @@ use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, AttemptEnd, Effect, Settings, Shard};
 use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
-use posthaste_node::{Done, MessageCommand, Moment, Next, Node, Reply, Round, Wanted};
+use posthaste_node::{BATCH_BYTES_MAX, Bounds, Done, MessageCommand, Moment, Next, Node, Reply, Round, Wanted};
 use posthaste_store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
@@ -31,8 +30,6 @@ use std::time::{Duration, Instant};
 pub(crate) const SHARD: ShardId = ShardId(0);
 /// Commands taken into one batch.
 const BATCH_COMMANDS_MAX: usize = 512;
-/// Bytes of new bodies after which a batch is committed even if more is waiting.
-pub(super) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Rows after which a round reads no further page.
 const LOAD_ROWS_MAX: usize = 512;
 /// The clock is looked at this often, whatever timers say: wall clocks jump.
@@ -57,8 +54,6 @@ pub struct Core {
     pub(super) retention: Retention,
     pub(super) settings: Settings,
     pub(super) quotas: Quotas,
-    pub(super) disk: Disk,
-    pub(super) firing: Firing,
     pub(super) runs: RunCache,
     pub(super) activity: Activity,
     pub(super) host: Surroundings,
@@ -102,17 +97,19 @@ impl Core {
         let epoch = store.lease(SHARD, now)?;
         crash_point("start_leased");
         let last_seq = store.last_seq()?;
-        let firing = Firing::load(store.as_ref())?;
         let activity = Activity::default();
         metrics.set_runs(store.live_runs()?, store.failed_runs()?);
         let mut shard = Shard::new(settings);
         shard.restore(store.queues(None)?, store.flows()?, now);
-        let node_quotas = posthaste_node::Quotas { queues: quotas.queues, flow_keys: quotas.flow_keys };
-        let host = Surroundings { random: Random::new(), metrics: metrics.clone() };
+        let Quotas { queues, flow_keys, schedules, .. } = quotas;
+        let node_quotas = posthaste_node::Quotas { queues, flow_keys, schedules };
+        let mut node = Node::new(shard, node_quotas, Bounds::default(), last_seq);
+        node.restore_schedules(store.schedule_states()?);
+        let host = Surroundings { random: Random::new(), metrics: metrics.clone(), store: store.clone(), disk, quotas };
         crash_point("start_restored");
         Ok(Core {
             store,
-            node: Node::new(shard, node_quotas, last_seq),
+            node,
             round: Round::default(),
             host,
             settings,
@@ -123,8 +120,6 @@ impl Core {
             clock,
             metrics,
             retention,
-            disk,
-            firing,
             runs: RunCache::default(),
             activity,
             tasks: Tasks::default(),
@@ -184,7 +179,7 @@ impl Core {
         if self.node.shard.wants_load(now).is_some() || (tasks_wait && self.tasks_have_turns()) {
             return None;
         }
-        let next_due = self.node.shard.next_wake().min(self.firing.next_wake(&self.disk, now));
+        let next_due = self.node.shard.next_wake().min(self.schedules_wake(now));
         let until_due = Duration::from_millis(next_due.millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());
@@ -226,7 +221,6 @@ impl Core {
             Command::Node(command) => self.push(command)?,
             Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
             Command::DeliverNow { tenant, id, reply } => self.deliver_now(tenant, id, reply)?,
-            Command::Schedule(command) => self.handle_schedule(command, now)?,
             Command::Run(command) => self.handle_run(command, now)?,
             Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
             Command::Why { row, reply } => reply.send(self.node.shard.why(&row, now)),
@@ -256,7 +250,7 @@ impl Core {
         }
         self.node.batch.body_bytes += told_bytes(&message, &outcome);
         self.activity.attempted(&message, &outcome, now);
-        let storage = self.storage_of(message.tenant);
+        let storage = self.host.storage_of(message.tenant);
         let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
         if let Some(step) = message.spec.workflow {
             let end = self.step_ended(&message, step, outcome, storage, now)?;

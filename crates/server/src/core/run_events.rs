@@ -70,7 +70,7 @@ impl Core {
             return Ok(());
         }
         let bytes = REACHED_OVERHEAD_BYTES + data_bytes;
-        let room = match self.take_room(tenant, (waiters.len() as u64 * bytes) as usize) {
+        let room = match self.host.promise(tenant, (waiters.len() as u64 * bytes) as usize) {
             Ok(room) => room,
             Err(no_room) => {
                 reply.refuse(no_room);

@@ -3,7 +3,7 @@
 //! Every command finds its run ([`Core::find_run`]), lets it decide ([`Core::decide`]), and adds all that follows to the batch
 //! that is being gathered: it is committed as a whole, like everything else.
 
-use super::run::{BATCH_BYTES_MAX, Core};
+use super::run::Core;
 use super::run_cache::Cached;
 use super::tasks::{CancelRuns, DropFailed, StartRuns, Task};
 use super::workflow::{DEPTH_QUOTA, InvokedBy, RunCommand, RunKey, RunRefused, StartRun, Started};
@@ -18,7 +18,7 @@ use posthaste_engine::workflow::{
     Attempt, Change, Consequences, ERROR_STEP_NAME, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
 };
 use posthaste_faults::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
-use posthaste_node::{Reply, next_id};
+use posthaste_node::{BATCH_BYTES_MAX, Reply, next_id};
 use posthaste_store::ReadPool;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;

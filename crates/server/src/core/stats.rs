@@ -83,8 +83,8 @@ impl Core {
             seconds: self.activity.pulses.of(tenant, now),
             waiting: self.node.shard.waiting(tenant, LOOKS_MAX),
             in_flight: self.node.shard.tenant_in_flight(tenant),
-            schedules: self.firing.count(tenant),
-            next_schedules: self.firing.next(tenant, NEXT_SCHEDULES_MAX),
+            schedules: self.node.schedules.count(tenant),
+            next_schedules: self.node.schedules.next(tenant, NEXT_SCHEDULES_MAX),
         });
     }
 }

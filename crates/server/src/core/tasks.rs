@@ -1,14 +1,14 @@
 //! Commands that are much work, which take turns: a bounded piece of work, then everybody else's commands, then the next
 //! piece. Whoever asked is answered when all of it is committed.
 
-use super::run::{BATCH_BYTES_MAX, Core, Flow};
+use super::run::{Core, Flow};
 use super::workflow::{Again, BegunAgain, Notified, RunRefused, StartRun, Started};
 use super::{CoreFailure, NewMessage, NoRoom, QuotaExceeded, stored_bytes};
 use crate::data_dir::DiskPromise;
 use posthaste_engine::message::is_same_body;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
-use posthaste_node::Reply;
+use posthaste_node::{BATCH_BYTES_MAX, Reply};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -240,7 +240,7 @@ impl Core {
 
     /// Whether the database keeps up with the journal. Tasks could fill the journal faster, and every read would wait for it.
     pub(super) fn tasks_have_turns(&self) -> bool {
-        self.disk.room.pending_bytes() <= TASKS_PENDING_BYTES_MAX
+        self.host.disk.room.pending_bytes() <= TASKS_PENDING_BYTES_MAX
     }
 
     /// Each task gets on by one run, or by one piece of a publish, until the turn is over.

@@ -9,14 +9,10 @@ use crate::story::Story;
 use posthaste_engine::event::{Event, Op, State};
 use posthaste_engine::message::{FlowKey, Live, QueueKey};
 use posthaste_engine::outcome::Verdict;
-use posthaste_engine::schedule::ScheduleState;
 use posthaste_engine::workflow::Change;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A batch reaches the store at most about this long after the clock was looked at.
-const COMMIT_MS_MAX: u64 = 10_000;
 
 /// What one transaction did.
 #[derive(Default)]
@@ -28,9 +24,9 @@ pub(super) struct Deeds {
     logged: BTreeMap<MessageId, Vec<State>>,
     pub removed: BTreeSet<MessageId>,
     buried: BTreeSet<MessageId>,
-    exhumed: BTreeSet<(TenantId, DlqId)>,
+    pub exhumed: BTreeSet<(TenantId, DlqId)>,
     /// Messages of firings, as their schedules name them.
-    fired: BTreeSet<MessageId>,
+    pub fired: BTreeSet<MessageId>,
     /// Entries of runs that are new, in their order.
     pub entries: Vec<(Seq, u32)>,
     /// Entries whose deliveries are new or stand otherwise.
@@ -113,19 +109,8 @@ impl Judge {
                     });
                 }
             }
-            Op::SetSchedule { tenant, id, state } => {
-                let key = (*tenant, id.clone());
-                let before = store.schedules.get(&key).map(|schedule| schedule.state.clone()).unwrap_or_default();
-                let is_past = |next: Timestamp| next.plus_millis(COMMIT_MS_MAX) <= commit.notes.clock;
-                if before.paused && !state.paused && state.next.is_some_and(is_past) {
-                    self.blame("what a paused schedule missed is not caught up with", None, now_ms, || {
-                        format!("schedule {id} is resumed, and its next time is {:?}", state.next)
-                    });
-                }
-                if before.last != state.last {
-                    self.check_firing(key, &before, state, commit, now_ms, store);
-                    deeds.fired.extend(&state.last_messages);
-                }
+            Op::PutSchedule(_) | Op::SetSchedule { .. } | Op::DropSchedule { .. } => {
+                self.check_schedule(op, commit, now_ms, store, deeds);
             }
             _ => {}
         }
@@ -227,57 +212,6 @@ impl Judge {
         }
     }
 
-    /// A firing is for a time that has come, the latest one, and never for one that was fired for before.
-    fn check_firing(
-        &mut self,
-        (tenant, id): (TenantId, String),
-        before: &ScheduleState,
-        state: &ScheduleState,
-        commit: &CommitRequest,
-        now_ms: u64,
-        store: &mut Store,
-    ) {
-        let Some(at) = state.last else { return };
-        self.counts.fired += 1;
-        let clock = commit.notes.clock;
-        let period_ms = store.schedules.get(&(tenant, id.clone())).and_then(|schedule| period_ms(schedule.cron_text()));
-        let latest = period_ms.map(|period_ms| Timestamp(clock.0 / period_ms * period_ms));
-        // The round looked at its clock a little before its commit; a time may have come in between.
-        let is_latest = latest.zip(period_ms).is_none_or(|(latest, period_ms)| at.plus_millis(period_ms) >= latest);
-        if at > clock || !is_latest {
-            self.blame("a schedule catches up with the latest time only", None, now_ms, || {
-                format!("schedule {id} fired for {at} at {clock}")
-            });
-        }
-        if before.last.is_some_and(|last| at <= last) || state.next.is_some_and(|next| next <= at) {
-            self.blame("the times of a schedule only move ahead", None, now_ms, || {
-                format!("schedule {id} fired for {at} after {:?}, next is {:?}", before.last, state.next)
-            });
-        }
-        let generation = store.dropped.get(&(tenant, id.clone())).copied().unwrap_or(0);
-        if store.note_firing((tenant, id.clone(), generation, at), clock).is_some() {
-            self.blame("a time of a schedule fires once", None, now_ms, || {
-                format!("schedule {id} fired twice for {at}")
-            });
-        }
-    }
-
-    /// Messages of a schedule and its new state are one transaction.
-    fn check_firings(&mut self, deeds: &Deeds, now_ms: u64, store: &Store) {
-        for id in deeds.inserted.keys() {
-            let is_of_schedule = store.message(*id).is_some_and(|message| message.spec.schedule_id.is_some());
-            let is_replay = !deeds.exhumed.is_empty();
-            if is_of_schedule && !is_replay && !deeds.fired.contains(id) {
-                self.blame("a firing and its messages are one transaction", Some(*id), now_ms, || {
-                    "its schedule does not name it".into()
-                });
-            }
-        }
-        if let Some(id) = deeds.fired.iter().find(|id| !deeds.inserted.contains_key(id)).copied() {
-            self.blame("a firing and its messages are one transaction", Some(id), now_ms, || "it was not made".into());
-        }
-    }
-
     /// What was in force before the batch and within it: a start may have been decided at any time of it.
     fn remember_limits(&mut self, ops: &[Op], store: &Store) {
         self.recent_queues.clear();
@@ -305,13 +239,6 @@ fn inserted(ops: &[Op], id: MessageId) -> Option<&std::sync::Arc<posthaste_engin
         Op::Insert { message, .. } if message.id == id => Some(message),
         _ => None,
     })
-}
-
-/// The period of the expressions that the simulation uses, by arithmetic of its own.
-fn period_ms(cron: &str) -> Option<u64> {
-    let minutes = cron.strip_prefix("@every ").and_then(|rest| rest.strip_suffix('m'));
-    let minutes = minutes.or_else(|| cron.strip_prefix("*/").and_then(|rest| rest.strip_suffix(" * * * *")));
-    minutes.and_then(|minutes| minutes.parse::<u64>().ok()).map(|minutes| minutes * 60_000)
 }
 
 /// The sequences of the contract; a crash may leave an attempt without an end.

@@ -1,20 +1,19 @@
 //! Commands that the node decides itself: as it takes them, and how its replies come back.
 
+use super::witness::Witness;
 use super::{Owner, Stop};
 use crate::bug::Bug;
 use crate::command::{Answer, Command, NodeTask, RequestId, Said, Task};
 use crate::env::Env;
-use crate::random::Random;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{FlowKey, Message};
 use posthaste_engine::shard::Accepted;
 use posthaste_node::{
-    DeadLetterCommand, FlowCommand, Host, MessageCommand, Moment, Next, QueueCommand, QuotaExceeded, Reply,
+    DeadLetterCommand, FlowCommand, MessageCommand, Moment, Next, QueueCommand, QuotaExceeded, Reply, ScheduleCommand,
 };
-use posthaste_wire::id::{DlqId, MessageId, TenantId};
+use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether the node decides this itself.
@@ -47,38 +46,6 @@ impl Answers {
 
     pub(super) fn take(&self) -> Vec<Answer> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Chance, and what the judge must know of decisions that are not committed yet.
-pub(super) struct Witness<'a> {
-    random: &'a mut Random,
-    /// The messages that each request has made.
-    made: BTreeMap<RequestId, Vec<MessageId>>,
-    replays: Vec<(TenantId, DlqId, MessageId)>,
-}
-
-impl Witness<'_> {
-    pub(super) fn new(random: &mut Random) -> Witness<'_> {
-        Witness { random, made: BTreeMap::new(), replays: Vec::new() }
-    }
-}
-
-impl Host for Witness<'_> {
-    fn random(&mut self) -> u64 {
-        self.random.next_u64()
-    }
-
-    fn published(&mut self, tag: u64, accepted: &[Accepted]) {
-        let made = accepted.iter().filter(|accepted| !accepted.deduplicated).map(|accepted| accepted.id);
-        self.made.entry(RequestId(tag)).or_default().extend(made);
-    }
-
-    fn replayed(&mut self, tag: u64, (tenant, dlq_id): (TenantId, DlqId), accepted: Accepted) {
-        self.published(tag, &[accepted]);
-        if !accepted.deduplicated {
-            self.replays.push((tenant, dlq_id, accepted.id));
-        }
     }
 }
 
@@ -140,6 +107,23 @@ impl Owner {
                 let reply = answers.within_quota(request, |_: bool| Said::Done);
                 posthaste_node::Command::Flows(FlowCommand::Edit { tenant, key, edit, reply })
             }
+            NodeTask::PutSchedule(schedule) => {
+                let reply = answers.within_quota(request, |()| Said::Done);
+                posthaste_node::Command::Schedules(ScheduleCommand::Put { schedule, reply })
+            }
+            NodeTask::PauseSchedule { tenant, id, paused } => {
+                let reply = answers.reply(request, |_: bool| Said::Done);
+                posthaste_node::Command::Schedules(ScheduleCommand::Pause { tenant, id, paused, reply })
+            }
+            NodeTask::Reschedule { tenant, id, cron } => {
+                let done = Said::Rescheduled((tenant, id.clone()), cron.text().to_owned());
+                let reply = answers.reply(request, |exists| if exists { done } else { Said::Done });
+                posthaste_node::Command::Schedules(ScheduleCommand::Reschedule { tenant, id, cron, reply })
+            }
+            NodeTask::DropSchedule { tenant, id } => {
+                let reply = answers.reply(request, |_: bool| Said::Done);
+                posthaste_node::Command::Schedules(ScheduleCommand::Delete { tenant, id, reply })
+            }
         }
     }
 
@@ -147,13 +131,10 @@ impl Owner {
     pub(super) fn decide_round(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
         while self.waits.is_none() {
             let first = self.engine.batch.out.ops.len();
-            let mut witness = Witness::new(&mut env.random);
+            let mut witness = Witness::new(env);
             let next = self.round.next(&mut self.engine, &mut Moment { now, host: &mut witness });
-            let Witness { made, replays, .. } = witness;
-            self.margin.notes.replays.extend(replays);
-            for (request, ids) in made {
-                env.judge.decided(request, ids);
-            }
+            let noted = witness.noted();
+            self.note(noted, env, now);
             self.tell_accepted(first, env);
             match next {
                 Next::Read(wanted) => {

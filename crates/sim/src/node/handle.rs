@@ -1,6 +1,6 @@
 //! What an owner does when it is asked for something.
 
-use super::commands::Witness;
+use super::witness::Witness;
 use super::{Owner, Stop};
 use crate::bug::Bug;
 use crate::command::{Command, Ended, RequestId, RunTask, Said, Task};
@@ -20,9 +20,6 @@ impl Owner {
         match task {
             Task::Ended(ended) => return self.ended(*ended, env, now),
             Task::Run { tenant, task } => return self.handle_run(request, tenant, *task, env, now),
-            Task::PutSchedule(schedule) => self.put_schedule(request, *schedule, env, now),
-            Task::PauseSchedule { tenant, id, paused } => self.pause_schedule(request, tenant, &id, paused, env, now),
-            Task::DropSchedule { tenant, id } => self.drop_schedule(request, tenant, id),
             Task::Drain => {
                 self.engine.shard.drain();
                 self.margin.drains = true;
@@ -42,8 +39,6 @@ impl Owner {
                 RunTask::Wait { run, event, .. } => self.has_early(*tenant, run, event, env)?,
                 _ => false,
             },
-            Task::PutSchedule(schedule) => self.firing.contains(schedule.tenant, &schedule.id),
-            Task::PauseSchedule { tenant, id, .. } => self.firing.contains(*tenant, id),
             _ => false,
         })
     }
@@ -71,7 +66,7 @@ impl Owner {
             self.margin.notes.steps.push((live, outcome.verdict(), sent));
             return self.step_ended(&message, step, &outcome, env, now);
         }
-        let mut witness = Witness::new(&mut env.random);
+        let mut witness = Witness::new(env);
         let mut moment = Moment { now, host: &mut witness };
         let verdict = outcome.verdict();
         let ended = self.engine.attempt_ended(&message, outcome, Storage::Free, &mut moment);

@@ -1,0 +1,6 @@
+//! What a node reads, commits and answers, and in which order.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod driver;
+mod round;
+mod schedules;
