@@ -3,12 +3,8 @@
 //! What a message or a run asks to hide is hidden from everybody. Credentials that are sent on are hidden from those who may
 //! only read, whatever was asked: they are for the receiver.
 
-use super::auth::identify;
-use super::error::ApiError;
 use super::shape::header_map;
-use crate::app::App;
-use crate::tenants::{Grant, Scope};
-use axum::extract::Request;
+use crate::tenants::Scope;
 use posthaste_engine::message::{CauseKind, Message};
 use posthaste_wire::encoding::{header_bytes, header_shown};
 use posthaste_wire::id::TenantId;
@@ -27,12 +23,6 @@ pub(super) struct Viewer {
 }
 
 impl Viewer {
-    /// Whose token a request shows.
-    pub(super) fn of(app: &App, request: &Request) -> Result<Viewer, ApiError> {
-        let Grant { tenant, scope, .. } = identify(app, request.headers(), request.uri())?;
-        Ok(Viewer { tenant, marks: app.marks_of(tenant), sees_credentials: scope == Scope::Full })
-    }
-
     /// Somebody with a token of this scope.
     pub(super) fn with(marks: Marks, tenant: TenantId, scope: Scope) -> Viewer {
         Viewer { tenant, marks, sees_credentials: scope == Scope::Full }

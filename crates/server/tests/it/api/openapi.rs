@@ -1,5 +1,6 @@
 //! `/openapi.json` describes what the router has, no more and no less.
 
+use crate::support::server::READ_ONLY;
 use crate::support::{Request, Setup, TestServer};
 use posthaste::api::{documented_routes, route_paths};
 use serde_json::Value;
@@ -57,6 +58,32 @@ async fn the_document_needs_no_token_and_names_what_every_endpoint_answers() {
             }
         }
     }
+    server.finish().await;
+}
+
+/// The body never comes, so a route that read it first would not respond.
+#[tokio::test]
+async fn every_route_refuses_callers_that_may_not_call_it_before_it_reads_their_bodies() {
+    let server = TestServer::start().await;
+    let document = server.get("/openapi.json").expect(200).await.json();
+    let mut refused = 0;
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            if operation["security"][0]["token"].is_null() {
+                continue;
+            }
+            let target = sample(&path.replace("{destination}", "http:%2F%2Fnowhere.example"));
+            let request = Request::new(server.address, &method.to_ascii_uppercase(), &target);
+            let request = request.header("Content-Length", "10");
+            request.clone().expect(401).await.error();
+            let may_read = operation["description"] == "A read-only token can call this endpoint.";
+            if !may_read {
+                request.token(READ_ONLY).expect(403).await.error();
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 50, "{refused}");
     server.finish().await;
 }
 
