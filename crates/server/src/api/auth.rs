@@ -1,32 +1,86 @@
-//! Who calls, and whether they may.
+//! Who calls, and whether they may. Handlers name the caller they need as their first argument; `access` sees to it that they do.
 
 use super::error::ApiError;
+use super::viewer::Viewer;
 use crate::app::App;
-use crate::tenants::{Grant, Scope};
+use crate::config::MetricsAccess;
+use crate::tenants::{Grant, Scope, hash};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
 use posthaste_wire::destination::split_query;
 use posthaste_wire::id::TenantId;
+use std::sync::Arc;
 
-/// What a request wants to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Look.
-    Read,
-    /// Change something, or see secrets.
-    Write,
+/// A caller with any token of a tenant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader {
+    pub(super) tenant: TenantId,
+    pub(super) scope: Scope,
 }
 
-/// The tenant whose token the request carries.
-pub(super) fn authorize(app: &App, headers: &HeaderMap, uri: &Uri, access: Access) -> Result<TenantId, ApiError> {
-    let Grant { tenant, scope, .. } = identify(app, headers, uri)?;
-    match (access, scope) {
-        (Access::Write, Scope::ReadOnly) => Err(ApiError::read_only()),
-        _ => Ok(tenant),
+impl Reader {
+    /// How this caller sees what the tenant has.
+    pub(super) fn viewer(self, app: &App) -> Viewer {
+        Viewer::of_scope(app, self.tenant, self.scope)
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Reader {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Reader, ApiError> {
+        let Grant { tenant, scope, .. } = identify(app, &parts.headers, &parts.uri)?;
+        Ok(Reader { tenant, scope })
+    }
+}
+
+/// A caller with a token that may change things, and see secrets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writer {
+    pub(super) tenant: TenantId,
+}
+
+impl Writer {
+    /// Lets in who may write. Routes have this done for them.
+    pub(super) fn let_in(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Writer, ApiError> {
+        match identify(app, headers, uri)? {
+            Grant { scope: Scope::ReadOnly, .. } => Err(ApiError::read_only()),
+            Grant { tenant, scope: Scope::Full, .. } => Ok(Writer { tenant }),
+        }
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Writer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Writer, ApiError> {
+        Writer::let_in(app, &parts.headers, &parts.uri)
+    }
+}
+
+/// A caller who may read the metrics of the whole server.
+pub(super) struct Scraper;
+
+impl FromRequestParts<Arc<App>> for Scraper {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Scraper, ApiError> {
+        match &app.config.metrics_access {
+            MetricsAccess::Open => Ok(Scraper),
+            MetricsAccess::Off => Err(ApiError::not_found("metrics are off; set metrics_token to turn them on")),
+            MetricsAccess::Token(expected) if bearer(&parts.headers).map(hash).as_ref() == Some(expected) => {
+                Ok(Scraper)
+            }
+            MetricsAccess::Token(_) => {
+                Err(ApiError::unauthenticated("send the metrics_token of the configuration as a Bearer token"))
+            }
+        }
     }
 }
 
 /// Whose token the request carries, and what it allows. A header wins over `?qstash_token=`.
-pub(super) fn identify(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Grant, ApiError> {
+fn identify(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Grant, ApiError> {
     let now = app.clock.now();
     let known = match headers.contains_key(header::AUTHORIZATION) {
         true => bearer(headers).and_then(|token| app.tokens.find(token, now)),

@@ -2,7 +2,7 @@
 //!
 //! A batch is about messages or about runs of workflows, never about both: that is refused with 400.
 
-use super::auth::{Access, authorize};
+use super::auth::Writer;
 use super::body;
 use super::caller::caller_ip;
 use super::error::ApiError;
@@ -141,9 +141,12 @@ impl Fate {
 /// A batch about runs that is not longer is taken apart at once: every step of a run is one.
 const STEP_BYTES_MAX: usize = 64 * 1024;
 
-pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn batch(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; split it"));
     let mut body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;

@@ -3,12 +3,11 @@
 //! Room is taken as bytes arrive, not as they are announced, so that a slow or lying client takes only what
 //! it has sent; and each tenant has a share, so that one cannot take the room of all.
 
-use super::auth::{Access, authorize};
 use super::error::ApiError;
 use crate::app::App;
 use crate::core::{Room, WAIT_MAX};
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
+use axum::extract::{FromRequest, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -17,6 +16,7 @@ use http_body_util::BodyExt;
 use posthaste_engine::limits::BATCH_ITEMS_MAX;
 use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -157,21 +157,21 @@ async fn read_into(
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let reading = async {
         if declared.is_some_and(|length| length > max) {
-            return Err(Unread::TooLong);
+            return Err(Failure::TooLong);
         }
         collect(budget, tenant, &mut body, max).await
     };
     match timeout(READ_TIMEOUT, reading).await {
         Ok(Ok(held)) => Ok(held),
-        Ok(Err(Unread::TooLong)) => {
+        Ok(Err(Failure::TooLong)) => {
             Box::pin(drain(body)).await;
             Err(over())
         }
-        Ok(Err(Unread::NoRoom)) => {
+        Ok(Err(Failure::NoRoom)) => {
             Box::pin(drain(body)).await;
             Err(no_room())
         }
-        Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
+        Ok(Err(Failure::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         // No 400: to a client of workflows that means that its run has ended.
         Err(_) => Err(ApiError::timed_out(format!(
             "the request body took longer than {} s to arrive; nothing was stored, try again",
@@ -185,22 +185,34 @@ const SMALL_BYTES_MAX: usize = 1024 * 1024;
 
 /// A request that changes something, with a small body that says what.
 pub(super) struct SmallRequest {
-    pub(super) tenant: TenantId,
     pub(super) parts: Parts,
     pub(super) body: HeldBody,
 }
 
-/// Lets in who may write, and reads what they say.
-pub(super) async fn read_small(app: &App, request: Request) -> Result<SmallRequest, ApiError> {
+/// Reads what a caller says who was let in.
+pub(super) async fn read_small(app: &App, tenant: TenantId, request: Request) -> Result<SmallRequest, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(app, &parts.headers, &parts.uri, Access::Write)?;
     let over = || ApiError::too_large(format!("the body is larger than {SMALL_BYTES_MAX} bytes"));
     let body = read(app, tenant, &parts.headers, body, SMALL_BYTES_MAX, over).await?;
-    Ok(SmallRequest { tenant, parts, body })
+    Ok(SmallRequest { parts, body })
+}
+
+/// A body of which nothing is read. It is kept until the response is made: the connection of a body that is dropped before it has
+/// arrived is closed.
+pub(super) struct Unread {
+    _body: Body,
+}
+
+impl<S: Sync> FromRequest<S> for Unread {
+    type Rejection = Infallible;
+
+    async fn from_request(request: Request, _: &S) -> Result<Unread, Infallible> {
+        Ok(Unread { _body: request.into_body() })
+    }
 }
 
 /// Why a body was not read.
-enum Unread {
+enum Failure {
     TooLong,
     NoRoom,
     Broken,
@@ -211,15 +223,15 @@ enum Unread {
 const COPIED_BYTES_MAX: usize = 4 * 1024;
 
 /// Most bodies come in one piece; one that is not short is kept as it is.
-async fn collect(budget: &BodyBudget, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Unread> {
+async fn collect(budget: &BodyBudget, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Failure> {
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     let mut room = Room::default();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| Failure::Broken)?.into_data() else { continue };
         if first.len() + rest.len() + data.len() > max {
-            return Err(Unread::TooLong);
+            return Err(Failure::TooLong);
         }
-        budget.take(tenant, data.len(), &mut room).await.ok_or(Unread::NoRoom)?;
+        budget.take(tenant, data.len(), &mut room).await.ok_or(Failure::NoRoom)?;
         if first.is_empty() {
             first = data;
         } else {

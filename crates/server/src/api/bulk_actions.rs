@@ -1,8 +1,10 @@
 //! `/v2/bulkActions`: what is done to many messages or dead letters in the background, how far it is, and its end.
 
-use super::auth::{Access, authorize};
+use super::auth::{Reader, Writer};
+use super::body::Unread;
 use super::error::ApiError;
 use super::params::Params;
+use super::path::PathId;
 use super::pieces::Pieces;
 use super::publish::refuse_when_disk_is_low;
 use super::response::{answer, room_before_storing, stored};
@@ -12,7 +14,7 @@ use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_
 use crate::core::Room;
 use crate::data_dir::DiskPromise;
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
@@ -151,9 +153,11 @@ fn check_room(unfinished: &[UnfinishedAction], tenant: TenantId) -> Result<(), A
 }
 
 /// Newest first. The state selects from a page, as on the hosted service: a page may be short and not the last.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(request.uri().query());
+pub(super) async fn list(
+    Reader { tenant, .. }: Reader,
+    State(app): State<Arc<App>>,
+    params: Params,
+) -> Result<Response, ApiError> {
     params.only(&["cursor", "count", "state"])?;
     let count = match params.number("count", 1)? {
         None => BULK_ACTION_PAGE_DEFAULT,
@@ -212,38 +216,38 @@ fn listed(
 }
 
 pub(super) async fn get(
+    Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<BulkActionId>,
 ) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let parsed = id.parse();
-    let absent = move || ApiError::not_found(format!("bulk action {id} not found"));
-    let Ok(BulkActionId(seq)) = parsed else { return Err(absent()) };
+    let BulkActionId(seq) = id.or_absent(absent)?;
     let make = move |store: &dyn Store| {
         let action = store.bulk_action(tenant, seq)?;
-        Ok(action.map(|action| Pieces::of(&shape(&action)).into()).ok_or_else(absent))
+        Ok(action.map(|action| Pieces::of(&shape(&action)).into()).ok_or_else(|| absent(id.text())))
     };
     answer(&app, tenant, make).await
 }
 
 /// Ends one where it is. When this is answered it does nothing more; one that has ended stays as it is.
 pub(super) async fn stop(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<BulkActionId>,
+    _: Unread,
 ) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let absent = || ApiError::not_found(format!("bulk action {id} not found"));
-    let BulkActionId(seq) = id.parse().map_err(|_| absent())?;
+    let BulkActionId(seq) = id.or_absent(absent)?;
     let room = room_before_storing(&app, tenant, ACTION_BYTES, &mut Duration::default()).await?;
-    let action = bulk::stop(&app, tenant, seq).await?.ok_or_else(absent)?;
+    let action = bulk::stop(&app, tenant, seq).await?.ok_or_else(|| absent(id.text()))?;
     Ok(stored(StatusCode::OK, shape(&action), room).await)
 }
 
 /// Which messages a stored bulk action means; the text says what is wrong with it.
 pub(crate) fn stored_filter(lists: &[(String, Vec<String>)]) -> Result<Filter, String> {
     Params::from_lists(lists).filter().map_err(ApiError::into_message)
+}
+
+fn absent(id: &str) -> ApiError {
+    ApiError::not_found(format!("bulk action {id} not found"))
 }
 
 fn cursor(params: &Params) -> Result<Option<Seq>, ApiError> {

@@ -1,6 +1,6 @@
 //! `GET /v2/dlq/causes`: what dead letters died of, those of one cause together.
 
-use super::auth::{Access, authorize};
+use super::auth::Reader;
 use super::dlq::DLQ_PARAMS;
 use super::error::ApiError;
 use super::params::Params;
@@ -52,8 +52,11 @@ struct Causes {
     last: Option<DlqId>,
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+pub(super) async fn list(
+    Reader { tenant, .. }: Reader,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let params = Params::from_query(request.uri().query());
     let known: Vec<&str> = DLQ_PARAMS.into_iter().filter(|name| !PAGE_PARAMS.contains(name)).collect();
     params.only(&known)?;

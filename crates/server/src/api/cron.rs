@@ -1,12 +1,12 @@
 //! `GET /v2/cron`: when an expression fires, before a schedule is made of it.
 
-use super::auth::{Access, authorize};
+use super::auth::Reader;
 use super::error::ApiError;
 use super::params::Params;
 use super::publish::{CRON, publish_limits};
 use crate::app::App;
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use posthaste_wire::cron::{Cron, Firing};
 use posthaste_wire::publish as options;
 use serde_json::{Value, json};
@@ -18,9 +18,7 @@ const FORECAST_DEFAULT: usize = 10;
 const FORECAST_MAX: usize = 100;
 
 /// The next fire times after now, or after another time.
-pub(super) async fn forecast(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(request.uri().query());
+pub(super) async fn forecast(_: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, ApiError> {
     params.only(&["expression", "count", "after"])?;
     let expression = params.one("expression")?.ok_or_else(|| ApiError::invalid("expression is missing"))?;
     let count = match params.number("count", 1)?.map(usize::try_from) {

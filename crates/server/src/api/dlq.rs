@@ -1,22 +1,22 @@
 //! `/v2/dlq`: look at dead letters, delete them, publish them again.
 
-use super::auth::{Access, authorize};
-use super::body::{self, SmallRequest, read_small};
+use super::auth::{Reader, Writer};
+use super::body::{self, SmallRequest, Unread, read_small};
 use super::bulk_actions::begin_on_dead_letters;
 use super::error::ApiError;
 use super::params::Params;
+use super::path::PathId;
 use super::pieces::Pieces;
 use super::publish::{
     Published, callback_spec, check_callbacks, dedup_by, expression_checks, first_due, flow_spec, origin_of,
     publish_limits, refuse_when_disk_is_low, refused_destination,
 };
 use super::response::answer;
-use super::viewer::Viewer;
 use super::{shape, storing, workflow};
 use crate::app::App;
 use crate::core::{NewMessage, Replay, Room, stored_bytes};
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use posthaste_engine::bulk_action::Task;
@@ -66,9 +66,9 @@ const BULK_PARAMS: [&str; 2] = ["async", "rate"];
 /// What Upstash's MCP server adds to the query of a list, for itself. A read that ignores it does no harm.
 const IGNORED_IN_LISTS: [&str; 2] = ["region", "local_mode_port"];
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let params = Params::from_query(request.uri().query()).without(&IGNORED_IN_LISTS);
+pub(super) async fn list(caller: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    let params = params.without(&IGNORED_IN_LISTS);
     if params.one("source")? == Some("workflow") {
         return workflow::dlq::list_for(&app, viewer, &params).await;
     }
@@ -95,42 +95,39 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     answer(&app, viewer.tenant, make).await
 }
 
-pub(super) async fn get(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+pub(super) async fn get(caller: Reader, State(app): State<Arc<App>>, id: PathId<DlqId>) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    let dlq_id = id.or_absent(absent)?;
     let make = move |store: &dyn Store| match store.dead_letter(viewer.tenant, dlq_id)? {
         Some(record) => {
             let mut pieces = Pieces::default();
             pieces.object(shape::dead_letter(&record, None, &viewer));
             Ok(Ok(pieces.into()))
         }
-        None => Ok(Err(absent(&id))),
+        None => Ok(Err(absent(id.text()))),
     };
     answer(&app, viewer.tenant, make).await
 }
 
 pub(super) async fn delete(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<DlqId>,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let dlq_id = id.or_absent(absent)?;
     match app.core.delete_dead_letters(tenant, vec![dlq_id]).await? {
-        0 => Err(absent(&id)),
+        0 => Err(absent(id.text())),
         deleted => Ok(Json(json!({ "deleted": deleted }))),
     }
 }
 
 pub(super) async fn delete_many(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let (tenant, params, _) = read_bulk(&app, request).await?;
+    let (params, _) = read_bulk(&app, tenant, request).await?;
     if is_async(&params)? {
         return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqDelete { range }).await;
     }
@@ -150,26 +147,27 @@ pub(super) async fn delete_many(
 }
 
 pub(super) async fn retry(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    id: PathId<DlqId>,
     request: Request,
 ) -> Result<(StatusCode, Json<Published>), ApiError> {
     let query = split_query(request.uri().query());
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let overrides = parse_overrides(&app, request.headers(), &query)?;
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let dlq_id = id.or_absent(absent)?;
     let terms = (&overrides, &expression_checks());
-    let accepted = replay_one(&app, tenant, dlq_id, terms).await?.ok_or_else(|| absent(&id))?;
+    let accepted = replay_one(&app, tenant, dlq_id, terms).await?.ok_or_else(|| absent(id.text()))?;
     Ok((StatusCode::CREATED, Json(accepted.into())))
 }
 
 pub(super) async fn retry_many(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let query = split_query(request.uri().query());
-    let (tenant, params, headers) = read_bulk(&app, request).await?;
+    let (params, headers) = read_bulk(&app, tenant, request).await?;
     refuse_when_disk_is_low(&app)?;
     let overrides = parse_overrides(&app, &headers, &query)?;
     if is_async(&params)? {
@@ -233,12 +231,12 @@ fn absent(id: &str) -> ApiError {
     ApiError::not_found(format!("dead letter {id} not found"))
 }
 
-/// Who asks for a bulk action, on what, and with which headers.
-async fn read_bulk(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap), ApiError> {
-    let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
+/// On what a bulk action is asked for, and with which headers.
+async fn read_bulk(app: &Arc<App>, tenant: TenantId, request: Request) -> Result<(Params, HeaderMap), ApiError> {
+    let SmallRequest { parts, body } = read_small(app, tenant, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.only(&[&DLQ_PARAMS[..], &BULK_PARAMS].concat())?;
-    Ok((tenant, params, parts.headers))
+    Ok((params, parts.headers))
 }
 
 /// Whether to answer before it is done. Only then it can have a pace.

@@ -3,6 +3,7 @@
 //! A stream is lossy: whoever reads too slowly, or asks for fewer lines than there are, is told how many were left out.
 //! The core hands over what it has committed (`core/tail.rs`); messages are looked up here, off its thread.
 
+use super::auth::Reader;
 use super::error::ApiError;
 use super::params::Params;
 use super::shape;
@@ -11,7 +12,7 @@ use crate::app::App;
 use crate::config::Mode;
 use crate::core::Tail;
 use crate::sse::{self, Gone, READER_PATIENCE};
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use posthaste_engine::event::Event;
@@ -46,10 +47,9 @@ const PIECE_BYTES_MAX: usize = 256 * 1024;
 /// What a single line cannot be chosen by.
 const OF_PAGES: [&str; 4] = ["cursor", "count", "order", "groupBy"];
 
-pub(super) async fn stream(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
+pub(super) async fn stream(caller: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
     let tenant = viewer.tenant;
-    let params = Params::from_query(request.uri().query());
     if let Some(name) = OF_PAGES.into_iter().find(|name| params.has(name)) {
         return Err(ApiError::invalid(format!("a stream has no pages, so {name} is not supported; use /v2/events")));
     }

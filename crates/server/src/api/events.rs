@@ -1,13 +1,14 @@
 //! `/v2/events` and `/v2/logs`: what happened to messages, newest first.
 
+use super::auth::Reader;
 use super::error::ApiError;
 use super::params::Params;
 use super::pieces::{Finished, Pieces};
 use super::response::answer;
 use super::shape;
-use super::viewer::Viewer;
 use crate::app::App;
-use axum::extract::{Request, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX, PAGE_BYTES_MAX, PAGE_SKIPS_MAX};
 use posthaste_store::{EventFilter, EventRecord, Filter, Order, Page, PageRequest, Store, StoreError, weight};
@@ -15,12 +16,12 @@ use posthaste_wire::id::{MessageId, Position, TenantId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let params = Params::from_query(request.uri().query());
+pub(super) async fn list(caller: Reader, State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    let params = Params::from_query(uri.query());
     let (filter, trim_body, mode) = (params.event_filter()?, params.trim_body()?, app.config.mode);
     // The MCP server asks for the logs of one message and reads them as a group.
-    let one_message = request.uri().path().starts_with("/v2/logs") && params.has("messageId");
+    let one_message = uri.path().starts_with("/v2/logs") && params.has("messageId");
     let (is_grouped, page) = match params.one("groupBy")? {
         None => (false, params.page(LOG_PAGE_MAX, LOG_PAGE_MAX)?),
         Some("messageId") => (true, params.page(GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX)?),

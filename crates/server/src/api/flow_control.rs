@@ -2,7 +2,8 @@
 //!
 //! A key may hold slashes, so it is everything between the resource and what is to be done with it.
 
-use super::auth::{Access, authorize};
+use super::auth::{Reader, Writer};
+use super::body::Unread;
 use super::error::ApiError;
 use super::params::{Params, decoded};
 use super::pieces::Pieces;
@@ -10,7 +11,8 @@ use super::publish::rest_of;
 use super::response::{Answer, begin, finish, from_core, turn};
 use crate::app::App;
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::limits::KEY_BYTES_MAX;
@@ -23,9 +25,11 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The keys of the tenant, or those that hold the text of `search`, as a bare list; a header says where the next page begins.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(request.uri().query());
+pub(super) async fn list(
+    Reader { tenant, .. }: Reader,
+    State(app): State<Arc<App>>,
+    params: Params,
+) -> Result<Response, ApiError> {
     let search = params.one("search")?.unwrap_or_default().to_owned();
     let NamePage { after, count, .. } = params.name_page()?;
     // The core looks at every key and what it tells is long, so both wait for the turn and the room.
@@ -45,9 +49,12 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     finish(&app, beginning, make).await
 }
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let rest = rest_of(request.uri().path());
+pub(super) async fn get(
+    Reader { tenant, .. }: Reader,
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Json<Value>, ApiError> {
+    let rest = rest_of(uri.path());
     let key = checked_key(rest.strip_suffix('/').unwrap_or(rest))?;
     let turn = turn(&app, tenant).await?;
     let mut known = from_core(app.core.flow(tenant, key.clone())).await?.ok_or_else(|| absent(&key))?;
@@ -60,12 +67,16 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
 }
 
 /// `POST /v2/flowControl/{key}/{edit}`.
-pub(super) async fn edit(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let rest = rest_of(request.uri().path());
+pub(super) async fn edit(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    _: Unread,
+) -> Result<Json<Value>, ApiError> {
+    let rest = rest_of(uri.path());
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let (key, name) = rest.rsplit_once('/').unwrap_or(("", rest));
-    let params = Params::from_query(request.uri().query());
+    let params = Params::from_query(uri.query());
     let edit = flow_edit(name, &params)?;
     let key = checked_key(key)?;
     match app.core.edit_flow(tenant, key.clone(), edit).await? {
@@ -74,8 +85,10 @@ pub(super) async fn edit(State(app): State<Arc<App>>, request: Request) -> Resul
     }
 }
 
-pub(super) async fn global(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+pub(super) async fn global(
+    Reader { tenant, .. }: Reader,
+    State(app): State<Arc<App>>,
+) -> Result<Json<Value>, ApiError> {
     let _turn = turn(&app, tenant).await?;
     let parallelism = from_core(app.core.parallelism(tenant)).await?;
     Ok(Json(json!({ "parallelismMax": parallelism.max, "parallelismCount": parallelism.count })))

@@ -1,10 +1,9 @@
 //! For operators: is it alive, can it take messages, what has it done.
 
-use super::auth::bearer;
+use super::access::Anyone;
+use super::auth::Scraper;
 use super::error::ApiError;
 use crate::app::App;
-use crate::config::MetricsAccess;
-use crate::tenants::hash;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -17,12 +16,12 @@ use std::time::{Duration, Instant};
 const PROBE_VALID: Duration = Duration::from_secs(1);
 
 /// The process answers.
-pub(super) async fn health() -> Json<Value> {
+pub(super) async fn health(_: Anyone) -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
 /// The store takes writes and the core takes commands.
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn ready(_: Anyone, State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     if !app.is_running() {
         return Err(ApiError::overloaded("not ready: the engine is not running"));
     }
@@ -52,16 +51,7 @@ pub(super) async fn store_takes_writes(app: &Arc<App>) -> bool {
 }
 
 /// Prometheus text.
-pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
-    match &app.config.metrics_access {
-        MetricsAccess::Open => {}
-        MetricsAccess::Off => return Err(ApiError::not_found("metrics are off; set metrics_token to turn them on")),
-        MetricsAccess::Token(expected) => {
-            if bearer(&headers).map(hash).as_ref() != Some(expected) {
-                return Err(ApiError::unauthenticated("send the metrics_token of the configuration as a Bearer token"));
-            }
-        }
-    }
+pub(super) async fn metrics(_: Scraper, State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     let text = metrics_text(&app).await?;
     let wants_open = headers
         .get(header::ACCEPT)

@@ -3,7 +3,7 @@
 //!
 //! Messages to `api/llm` are ordinary ones but for their place; `core::attempts` sends them.
 
-use super::auth::{Access, authorize};
+use super::auth::Writer;
 use super::body;
 use super::error::ApiError;
 use crate::app::App;
@@ -115,9 +115,12 @@ pub(super) fn no_callback() -> ApiError {
     ApiError::invalid("Upstash-Callback: required for api/llm; it receives the response of the model")
 }
 
-pub(super) async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn complete(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let llm = app.llm.as_ref().ok_or_else(|| {
         ApiError::not_found("no language model is configured on this server; the operator can set llm_url")
     })?;

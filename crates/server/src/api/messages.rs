@@ -1,19 +1,19 @@
 //! `/v2/messages`: look at one message, send one now, cancel one, cancel many.
 
-use super::auth::{Access, authorize};
-use super::body::{SmallRequest, read_small};
+use super::auth::{Reader, Writer};
+use super::body::{SmallRequest, Unread, read_small};
 use super::bulk_actions;
 use super::error::ApiError;
 use super::params::Params;
+use super::path::PathId;
 use super::pieces::Pieces;
 use super::response::answer;
 use super::shape;
-use super::viewer::Viewer;
 use crate::app::App;
 use crate::bulk::{Range, cancel_piece};
 use crate::core::DeliverNowRefused;
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, ENDED_GRACE_MS};
@@ -43,13 +43,13 @@ const CANCEL_PARAMS: [&str; 16] = [
 ];
 
 pub(super) async fn get(
+    caller: Reader,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<MessageId>,
 ) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let absent = move |id: &str| ApiError::not_found(format!("message {id} not found"));
-    let message_id: MessageId = id.parse().map_err(|_| absent(&id))?;
+    let viewer = caller.viewer(&app);
+    let absent = |id: &str| ApiError::not_found(format!("message {id} not found"));
+    let message_id = id.or_absent(absent)?;
     let now = app.clock.now();
     let make = move |store: &dyn Store| {
         let is_readable = |record: &MessageRecord| {
@@ -61,7 +61,7 @@ pub(super) async fn get(
                 pieces.object(shape::message(&record.message, None, &viewer));
                 Ok(Ok(pieces.into()))
             }
-            None => Ok(Err(absent(&id))),
+            None => Ok(Err(absent(id.text()))),
         }
     };
     answer(&app, viewer.tenant, make).await
@@ -69,19 +69,20 @@ pub(super) async fn get(
 
 /// A message that waits for its time or for a retry is sent now; also one of a run.
 pub(super) async fn retry(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<MessageId>,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let absent = || {
+    let absent = |id: &str| {
         let text = "not found, or it has already ended; retry failed messages from the DLQ";
         ApiError::not_found(format!("message {id} {text}"))
     };
-    let message_id: MessageId = id.parse().map_err(|_| absent())?;
+    let message_id = id.or_absent(absent)?;
+    let id = id.text();
     match app.core.deliver_now(tenant, message_id).await? {
         Ok(()) => Ok(Json(json!({ "messageId": id }))),
-        Err(DeliverNowRefused::Unknown) => Err(absent()),
+        Err(DeliverNowRefused::Unknown) => Err(absent(id)),
         Err(refused @ (DeliverNowRefused::Queued | DeliverNowRefused::Deadline)) => {
             Err(ApiError::invalid(format!("message {id} cannot be sent now: {refused}")))
         }
@@ -89,24 +90,24 @@ pub(super) async fn retry(
 }
 
 pub(super) async fn cancel(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<MessageId>,
+    _: Unread,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let absent = || ApiError::not_found(format!("message {id} not found, or it has already ended"));
-    let message_id: MessageId = id.parse().map_err(|_| absent())?;
-    match app.core.cancel(tenant, vec![message_id]).await? {
-        0 => Err(absent()),
+    let absent = |id: &str| ApiError::not_found(format!("message {id} not found, or it has already ended"));
+    match app.core.cancel(tenant, vec![id.or_absent(absent)?]).await? {
+        0 => Err(absent(id.text())),
         cancelled => Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled })))),
     }
 }
 
 pub(super) async fn cancel_many(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
+    let SmallRequest { parts, body } = read_small(&app, tenant, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.only(&CANCEL_PARAMS)?;
     let count = match params.number("count", 1)? {

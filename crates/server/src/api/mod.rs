@@ -3,6 +3,7 @@
 //! The wire contract is QStash's. Handlers parse, ask the core or the store, and shape the answer; they
 //! decide nothing and know no SQL.
 
+mod access;
 mod allowance;
 mod auth;
 mod batch;
@@ -29,6 +30,7 @@ mod messages;
 mod openapi;
 mod pages;
 mod params;
+mod path;
 mod pieces;
 mod publish;
 mod queues;
@@ -61,14 +63,14 @@ pub(crate) use response::{CURSOR, ResponseBudget};
 use crate::app::App;
 use crate::browsers::Page;
 use crate::config::Mode;
-use auth::{Access, authorize};
+use access::{Methods, delete, get, post};
+use auth::{Reader, Writer};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
 use axum::http::{Method, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{MethodRouter, delete, get, post};
 use error::ApiError;
 use posthaste_faults::crash_point::panic_point;
 use posthaste_faults::panics::{Panicked, caught};
@@ -80,12 +82,12 @@ use tower::ServiceExt;
 pub use openapi::documented_routes;
 
 /// All routes of the server. `openapi` describes each.
-fn all_routes() -> impl Iterator<Item = (&'static str, MethodRouter<Arc<App>>)> {
+fn all_routes() -> impl Iterator<Item = (&'static str, Methods)> {
     routes().into_iter().chain(workflow_routes())
 }
 
 /// Those about messages, what they go through, and the server itself.
-fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+fn routes() -> Vec<(&'static str, Methods)> {
     vec![
         // Publishing. The destination is the raw rest of the path, whatever it holds.
         ("/v2/publish", post(publish::publish)),
@@ -164,7 +166,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
 }
 
 /// Those about runs of workflows. Names of events and runs are the raw rest of the path, slashes included.
-fn workflow_routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+fn workflow_routes() -> Vec<(&'static str, Methods)> {
     use workflow::{dlq, hooks, logs, notify, runs, trigger, wait, waiters};
     vec![
         // What starts runs, moves them on and ends them.
@@ -198,8 +200,8 @@ pub fn route_paths() -> Vec<&'static str> {
 /// The router: every route with and without a slash at its end.
 fn router(app: Arc<App>) -> Router {
     // A forgotten id must never turn "this one" into "all".
-    let forgotten_ids: Vec<(&str, MethodRouter<Arc<App>>)> = vec![
-        ("/v2/messages/", get(no_id).delete(no_id)),
+    let forgotten_ids: Vec<(&str, Methods)> = vec![
+        ("/v2/messages/", get(no_id_to_read).delete(no_id)),
         ("/v2/queues/", get(queues::list).post(queues::put).delete(no_id)),
         ("/v2/schedules/", get(schedules::list).post(schedules::post).delete(no_id).patch(no_id)),
         ("/v1/schedules/", get(schedules::list).delete(no_id)),
@@ -208,19 +210,19 @@ fn router(app: Arc<App>) -> Router {
         ("/v2/workflows/dlq/", get(workflow::dlq::list).delete(no_id)),
         ("/v2/workflows/dlq/resume/", post(no_id)),
         ("/v2/workflows/dlq/restart/", post(no_id)),
-        ("/v2/workflows/runs/", get(no_id).delete(no_id)),
+        ("/v2/workflows/runs/", get(no_id_to_read).delete(no_id)),
     ];
     let guarded: Vec<&str> = forgotten_ids.iter().map(|(path, _)| *path).collect();
     let mut router = Router::new();
     for (path, methods) in all_routes() {
         let with_slash = format!("{path}/");
         if !path.contains('*') && !guarded.contains(&with_slash.as_str()) {
-            router = router.route(&with_slash, methods.clone());
+            router = router.route(&with_slash, methods.clone().into_router());
         }
-        router = router.route(path, methods);
+        router = router.route(path, methods.into_router());
     }
     for (path, methods) in forgotten_ids {
-        router = router.route(path, methods);
+        router = router.route(path, methods.into_router());
     }
     // What is not found is looked for once more, with its resource spelled as above.
     let respelled = router.clone().fallback(no_endpoint).with_state(app.clone());
@@ -276,13 +278,18 @@ async fn respell(mut request: Request) -> Request {
     request
 }
 
-/// An id was forgotten in the path.
-async fn no_id(State(app): State<Arc<App>>, request: Request) -> ApiError {
-    let access = if request.method() == Method::GET { Access::Read } else { Access::Write };
-    match authorize(&app, request.headers(), request.uri(), access) {
-        Ok(_) => ApiError::invalid("the id is missing; for a bulk request, remove the trailing slash"),
-        Err(refusal) => refusal,
-    }
+/// An id to look at was forgotten in the path.
+async fn no_id_to_read(_: Reader) -> ApiError {
+    missing_id()
+}
+
+/// An id was forgotten in the path of a request that changes something.
+async fn no_id(_: Writer) -> ApiError {
+    missing_id()
+}
+
+fn missing_id() -> ApiError {
+    ApiError::invalid("the id is missing; for a bulk request, remove the trailing slash")
 }
 
 /// A browser that opens the bare address is shown the console.
@@ -308,6 +315,7 @@ pub struct Api {
 impl Api {
     /// All routes of the server.
     pub fn new(app: Arc<App>) -> Api {
+        openapi::prepare();
         Api { router: router(app.clone()), app }
     }
 
@@ -376,7 +384,10 @@ impl Api {
     async fn route(&self, request: Request) -> Response {
         panic_point("request");
         if request.method() == Method::POST && request.uri().path().starts_with("/v2/publish/") {
-            return publish::publish(State(self.app.clone()), request).await.into_response();
+            return match Writer::let_in(&self.app, request.headers(), request.uri()) {
+                Ok(caller) => publish::publish(caller, State(self.app.clone()), request).await.into_response(),
+                Err(refusal) => refusal.into_response(),
+            };
         }
         // What is large and rare is boxed, here and below: a future is moved with every request.
         match Box::pin(self.router.clone().oneshot(request)).await {

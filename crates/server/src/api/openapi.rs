@@ -10,6 +10,7 @@ mod runs;
 mod schemas;
 mod workflows;
 
+use super::access::{Access, Anyone, Methods};
 use axum::body::Bytes;
 use axum::http::{HeaderName, header};
 use parameters::{Parameter, Place};
@@ -17,24 +18,17 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Built once: anybody may ask for it, and it takes a hundred times as long as any other answer without a token.
+/// Built once, when the server starts: anyone may ask for it, and it takes a hundred times as long as any other response without a
+/// token.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| build().to_string().into());
 
-pub(super) async fn document() -> ([(HeaderName, &'static str); 1], Bytes) {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone())
+/// Builds the document, so that no request waits for it.
+pub(super) fn prepare() {
+    LazyLock::force(&DOCUMENT);
 }
 
-/// What a caller must show.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// Nothing.
-    Open,
-    /// Any token.
-    Read,
-    /// A token that may do everything.
-    Write,
-    /// The token for metrics, where there is one.
-    Metrics,
+pub(super) async fn document(_: Anyone) -> ([(HeaderName, &'static str); 1], Bytes) {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone())
 }
 
 /// What a request brings.
@@ -75,13 +69,14 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn new(method: &'static str, path: &'static str, access: Access, tag: &'static str, summary: &'static str) -> Self {
+    fn new(method: &'static str, path: &'static str, tag: &'static str, summary: &'static str) -> Self {
         Endpoint {
             method,
             route: path,
             path,
             aliases: Vec::new(),
-            access,
+            // See `described`.
+            access: Access::Open,
             tag,
             summary,
             parameters: Vec::new(),
@@ -152,18 +147,30 @@ impl Endpoint {
     }
 }
 
+/// The table, with what the router says that callers must show.
+fn described() -> Vec<Endpoint> {
+    let routes: Vec<(&str, Methods)> = super::all_routes().collect();
+    let mut endpoints = endpoints::all();
+    for endpoint in &mut endpoints {
+        let mut of_route = routes.iter().filter(|(route, _)| *route == endpoint.route);
+        let access = of_route.find_map(|(_, methods)| methods.access(endpoint.method));
+        endpoint.access = access.expect("an endpoint that is described has a route");
+    }
+    endpoints
+}
+
 /// Method and route of every endpoint that is described: what a test compares with the router.
 pub fn documented_routes() -> Vec<(&'static str, &'static str)> {
     let of_endpoint = |endpoint: Endpoint| {
         let routes = std::iter::once(endpoint.route).chain(endpoint.aliases.into_iter().map(|(route, _)| route));
         routes.map(|route| (endpoint.method, route)).collect::<Vec<_>>()
     };
-    endpoints::all().into_iter().flat_map(of_endpoint).collect()
+    described().into_iter().flat_map(of_endpoint).collect()
 }
 
 fn build() -> Value {
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    for endpoint in endpoints::all() {
+    for endpoint in described() {
         let method = endpoint.method.to_ascii_lowercase();
         paths.entry(endpoint.path).or_default().insert(method.clone(), operation(&endpoint, endpoint.path, false));
         for (_, alias) in &endpoint.aliases {
@@ -255,7 +262,7 @@ fn responses(endpoint: &Endpoint) -> Value {
 
 /// The errors that endpoints refer to: described once, which makes the document half as long.
 fn error_responses() -> Value {
-    let statuses: BTreeSet<u16> = endpoints::all().iter().flat_map(Endpoint::error_statuses).collect();
+    let statuses: BTreeSet<u16> = described().iter().flat_map(Endpoint::error_statuses).collect();
     let content = json!({ "application/json": { "schema": schemas::reference("Error") } });
     let describe = |status: u16| json!({ "description": meaning_of(status), "content": content });
     statuses.into_iter().map(|status| (status.to_string(), describe(status))).collect::<Map<_, _>>().into()

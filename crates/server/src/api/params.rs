@@ -4,6 +4,8 @@
 //! refused: it must never fall through to "everything".
 
 use super::error::ApiError;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 use posthaste_engine::cause::CauseId;
 use posthaste_engine::event::State;
@@ -13,6 +15,7 @@ use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
+use std::convert::Infallible;
 
 /// The text of a part of a raw path.
 pub(super) fn decoded(raw: &str) -> Result<String, ApiError> {
@@ -27,6 +30,15 @@ pub(super) struct Params(Vec<(String, String)>);
 
 /// Latest time that a date may name, in milliseconds: fits every store.
 const DATE_MAX: u64 = i64::MAX as u64;
+
+impl<S: Sync> FromRequestParts<S> for Params {
+    type Rejection = Infallible;
+
+    /// Those of the query.
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Params, Infallible> {
+        Ok(Params::from_query(parts.uri.query()))
+    }
+}
 
 impl Params {
     /// From a raw query string.

@@ -1,7 +1,7 @@
 //! `POST /v2/publish/{destination}` and `POST /v2/enqueue/{queue}/{destination}`: one message to a URL, or to
 //! each endpoint of a URL group. A publish that is about a run of a workflow goes on in `workflow`.
 
-use super::auth::{Access, authorize};
+use super::auth::Writer;
 use super::body::{self, HeldBody};
 use super::caller::caller_ip;
 use super::error::ApiError;
@@ -84,9 +84,12 @@ impl Answer {
     }
 }
 
-pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn publish(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let destination = rest_of(parts.uri.path()).to_owned();
     if workflow::concerns_a_run(parts.headers.keys().map(HeaderName::as_str)) {
         return Box::pin(workflow::publish::publish(&app, tenant, parts, body, &destination)).await;
@@ -94,9 +97,12 @@ pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Re
     accept(&app, tenant, parts, body, &destination, None).await
 }
 
-pub(super) async fn enqueue(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn enqueue(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let rest = rest_of(parts.uri.path()).to_owned();
     let (queue, destination) = rest.split_once('/').unwrap_or((&rest, ""));
     let queue = queues::checked_name(decoded(queue)?)?;

@@ -1,7 +1,7 @@
 //! `/v2/queues`: FIFO queues, their settings and their lag. Messages enter them in `publish`.
 
-use super::auth::{Access, authorize};
-use super::body::{SmallRequest, read_small};
+use super::auth::{Reader, Writer};
+use super::body::{SmallRequest, Unread, read_small};
 use super::error::ApiError;
 use super::messages::cancel_matching;
 use super::params::Params;
@@ -35,9 +35,12 @@ struct Wanted {
 }
 
 /// A bare list, as the SDKs read it; a header says where the next page begins.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let tenant = reader(&app, &request)?;
-    let page = Params::from_query(request.uri().query()).name_page()?;
+pub(super) async fn list(
+    Reader { tenant, .. }: Reader,
+    State(app): State<Arc<App>>,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let page = params.name_page()?;
     let make = move |store: &dyn Store| {
         let Names { entries, next } = store.list_queues(tenant, &page)?;
         let queues: Vec<Value> = with_lags(store, tenant, entries)?.iter().map(shape).collect();
@@ -47,11 +50,10 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
 }
 
 pub(super) async fn get(
+    Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = reader(&app, &request)?;
     let name = checked_name(name)?;
     let wanted = name.clone();
     let find = move |store: &dyn Store| with_lags(store, tenant, store.queue(tenant, &wanted)?.into_iter().collect());
@@ -60,8 +62,12 @@ pub(super) async fn get(
 }
 
 /// Makes a queue, or changes its settings.
-pub(super) async fn put(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let SmallRequest { tenant, body, .. } = read_small(&app, request).await?;
+pub(super) async fn put(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let SmallRequest { body, .. } = read_small(&app, tenant, request).await?;
     // As an object first: a struct could be read from a list too.
     let object = serde_json::from_slice::<Map<String, Value>>(&body.bytes);
     let wanted = object.and_then(|object| serde_json::from_value::<Wanted>(object.into())).map_err(|error| {
@@ -77,11 +83,11 @@ pub(super) async fn put(State(app): State<Arc<App>>, request: Request) -> Result
 
 /// Cancels the messages of a queue and forgets it. What is under way ends, and is not tried again.
 pub(super) async fn delete(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    request: Request,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     let name = checked_name(name)?;
     let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
     let cancelled = cancel_matching(&app, tenant, filter, usize::MAX).await?;
@@ -94,25 +100,26 @@ pub(super) async fn delete(
 }
 
 pub(super) async fn pause(
+    caller: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    request: Request,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    set_paused(&app, name, request, true).await
+    set_paused(&app, caller, name, true).await
 }
 
 pub(super) async fn resume(
+    caller: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    request: Request,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    set_paused(&app, name, request, false).await
+    set_paused(&app, caller, name, false).await
 }
 
-async fn set_paused(app: &App, name: String, request: Request, paused: bool) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(app, request.headers(), request.uri(), Access::Write)?;
+async fn set_paused(app: &App, caller: Writer, name: String, paused: bool) -> Result<Json<Value>, ApiError> {
     let name = checked_name(name)?;
-    match app.core.pause_queue(tenant, name.clone(), paused).await? {
+    match app.core.pause_queue(caller.tenant, name.clone(), paused).await? {
         true => Ok(Json(json!({}))),
         false => Err(absent(&name)),
     }
@@ -139,10 +146,6 @@ fn checked_parallelism(app: &App, wanted: u64) -> Result<u32, ApiError> {
 
 fn absent(name: &str) -> ApiError {
     ApiError::not_found(format!("queue {name} not found"))
-}
-
-fn reader(app: &App, request: &Request) -> Result<TenantId, ApiError> {
-    authorize(app, request.headers(), request.uri(), Access::Read)
 }
 
 /// Queues that were not deleted, each with the number of its messages that have not ended.

@@ -1,6 +1,7 @@
 //! `/v2/receiver`: what the console's test receiver got for the tenant.
 
-use super::auth::{Access, authorize};
+use super::auth::{Reader, Writer};
+use super::body::Unread;
 use super::error::ApiError;
 use super::pieces::Pieces;
 use super::response::answer;
@@ -9,14 +10,14 @@ use super::viewer::Viewer;
 use crate::app::App;
 use crate::receiver::{Received, SignatureCheck};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::Response;
 use posthaste_store::Store;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
+pub(super) async fn get(caller: Reader, State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
     let inboxes = app.inboxes.clone().ok_or_else(off)?;
     let url = inboxes.url(viewer.tenant).ok_or_else(off)?;
     let make = move |_: &dyn Store| {
@@ -27,8 +28,11 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
     answer(&app, viewer.tenant, make).await
 }
 
-pub(super) async fn forget(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+pub(super) async fn forget(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    _: Unread,
+) -> Result<Json<Value>, ApiError> {
     let inboxes = app.inboxes.as_deref().ok_or_else(off)?;
     Ok(Json(json!({ "deleted": inboxes.forget(tenant) })))
 }

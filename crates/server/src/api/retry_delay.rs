@@ -1,19 +1,17 @@
 //! `GET /v2/retryDelay`: when a message with these settings would be tried again.
 
-use super::auth::{Access, authorize};
+use super::auth::Reader;
 use super::error::ApiError;
 use super::params::Params;
 use crate::app::App;
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use posthaste_engine::retry::{JITTER_SHARE, planned_delays_ms};
 use posthaste_wire::retry_delay::RetryDelay;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn plan(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(request.uri().query());
+pub(super) async fn plan(_: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, ApiError> {
     params.only(&["expression", "retries"])?;
     let retries = match params.one("retries")? {
         None => app.config.quotas.retries_default(),

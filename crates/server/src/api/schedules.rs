@@ -1,7 +1,7 @@
 //! `/v2/schedules`: publishes that happen again and again. A publish with `Upstash-Cron` makes one too.
 
-use super::auth::{Access, authorize};
-use super::body::{SmallRequest, read_small};
+use super::auth::{Reader, Writer};
+use super::body::{SmallRequest, Unread, read_small};
 use super::error::ApiError;
 use super::params::Params;
 use super::pieces::Pieces;
@@ -10,14 +10,13 @@ use super::publish::{
 };
 use super::response::{Answer, answer, room_before_storing, stored};
 use super::shape::{Shaped, put};
-use super::viewer::Viewer;
 use super::{cron, shape, storing};
 use crate::app::App;
 use crate::clock::random;
 use crate::core::{Room, messages_of, spec_bytes};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use posthaste_engine::event;
 use posthaste_engine::message::MessageSpec;
@@ -30,9 +29,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A bare list, as the SDKs read it; a header says where the next page begins.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let params = Params::from_query(request.uri().query());
+pub(super) async fn list(caller: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
     let (trim, page, now) = (params.trim_body()?, params.name_page()?, app.clock.now());
     let make = move |store: &dyn Store| {
         let Names { entries, next } = store.schedules(viewer.tenant, &page)?;
@@ -52,10 +50,15 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     answer(&app, viewer.tenant, make).await
 }
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let id = id_of(&request);
-    let trim = Params::from_query(request.uri().query()).trim_body()?;
+pub(super) async fn get(
+    caller: Reader,
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    let id = id_of(&uri);
+    let trim = params.trim_body()?;
     let now = app.clock.now();
     let make = move |store: &dyn Store| {
         let Some(schedule) = store.schedule(viewer.tenant, &id, Part::Whole)? else { return Ok(Err(absent(&id))) };
@@ -67,9 +70,12 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
 }
 
 /// Makes a schedule; or pauses, resumes or runs one, which a path with an id and that word says.
-pub(super) async fn post(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn post(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let destination = rest_of(parts.uri.path()).to_owned();
     match action_of(&destination) {
         Some((id, Action::Switch { paused })) => return switch(&app, tenant, id, paused).await,
@@ -80,12 +86,15 @@ pub(super) async fn post(State(app): State<Arc<App>>, request: Request) -> Resul
 }
 
 /// Pauses or resumes a schedule; or gives it another expression, and keeps everything else.
-pub(super) async fn patch(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let rest = id_of(&request);
+pub(super) async fn patch(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let rest = id_of(request.uri());
     if is_name(&rest) {
-        return reschedule(&app, request, rest).await;
+        return reschedule(&app, tenant, request, rest).await;
     }
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     match action_of(&rest) {
         Some((id, Action::Switch { paused })) => switch(&app, tenant, id, paused).await,
         Some((_, Action::Run)) | None => {
@@ -94,8 +103,8 @@ pub(super) async fn patch(State(app): State<Arc<App>>, request: Request) -> Resu
     }
 }
 
-async fn reschedule(app: &Arc<App>, request: Request, id: String) -> Result<Response, ApiError> {
-    let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
+async fn reschedule(app: &Arc<App>, tenant: TenantId, request: Request, id: String) -> Result<Response, ApiError> {
+    let SmallRequest { parts, body } = read_small(app, tenant, request).await?;
     let mut names = parts.headers.keys().map(HeaderName::as_str);
     if names.any(|name| name.starts_with(header::PREFIX) && name != CRON) || !body.bytes.is_empty() {
         let text =
@@ -143,9 +152,13 @@ async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, Api
     Ok(stored(StatusCode::CREATED, made, answer_room).await)
 }
 
-pub(super) async fn delete(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let id = id_of(&request);
+pub(super) async fn delete(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    _: Unread,
+) -> Result<Json<Value>, ApiError> {
+    let id = id_of(&uri);
     match app.core.drop_schedule(tenant, id.clone()).await? {
         true => Ok(Json(json!({}))),
         false => Err(absent(&id)),
@@ -214,8 +227,8 @@ fn no_cron() -> ApiError {
 }
 
 /// The id that a path ends with, perhaps before a slash.
-fn id_of(request: &Request) -> String {
-    let rest = rest_of(request.uri().path());
+fn id_of(uri: &Uri) -> String {
+    let rest = rest_of(uri.path());
     rest.strip_suffix('/').unwrap_or(rest).to_owned()
 }
 

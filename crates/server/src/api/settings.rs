@@ -1,19 +1,21 @@
 //! `GET /v2/settings`: the configuration in effect and the tenant's own tokens, without any secret. What concerns nobody but
 //! the operator is told only to callers who can be taken for the operator.
 
-use super::auth::identify;
+use super::auth::Reader;
 use super::error::ApiError;
 use crate::app::App;
 use crate::config::{Config, Mode, Shown, Source};
-use crate::tenants::{Grant, Scope, TokenUse};
+use crate::tenants::{Scope, TokenUse};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let Grant { tenant, scope, .. } = identify(&app, request.headers(), request.uri())?;
+pub(super) async fn get(
+    Reader { tenant, scope }: Reader,
+    State(app): State<Arc<App>>,
+) -> Result<Json<Value>, ApiError> {
     let mode = match app.config.mode {
         Mode::Dev => "dev",
         Mode::Serve => "serve",

@@ -1,6 +1,6 @@
 //! `/v2/stats`: how a tenant stands now, and what happened in each of the last seconds.
 
-use super::auth::{Access, authorize};
+use super::auth::Reader;
 use super::error::ApiError;
 use super::health::store_takes_writes;
 use super::response::{from_core, turn};
@@ -10,7 +10,7 @@ use crate::core::CoreStats;
 use crate::data_dir;
 use crate::pulse::{Second, Seconds};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use posthaste_store::Tally;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
@@ -20,8 +20,7 @@ use std::sync::Arc;
 /// so many.
 const COUNTED_MAX: u64 = 10_000;
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+pub(super) async fn get(Reader { tenant, .. }: Reader, State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let turn = turn(&app, tenant).await?;
     let core = from_core(app.core.stats(tenant)).await?;
     let data_dir = app.config.data_dir.clone();

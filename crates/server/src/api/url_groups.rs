@@ -1,5 +1,6 @@
 //! `/v2/topics`: URL groups, each a name for several destinations.
 
+use super::auth::{Reader, Writer};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
@@ -28,9 +29,9 @@ use serde_json::{Map, Value, json};
 use std::sync::{Arc, PoisonError};
 
 /// A bare list, as the SDKs read it; a header says where the next page begins.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let page = Params::from_query(request.uri().query()).name_page()?;
+pub(super) async fn list(caller: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    let page = params.name_page()?;
     let make = move |store: &dyn Store| {
         let Names { entries, next } = store.url_groups(viewer.tenant, &page)?;
         let mut pieces = Pieces::default();
@@ -41,11 +42,11 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
 }
 
 pub(super) async fn get(
+    caller: Reader,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
+    let viewer = caller.viewer(&app);
     let wanted = name.clone();
     let group = app.read(viewer.tenant, move |store| store.url_group(viewer.tenant, &wanted)).await?;
     Ok(Json(shape(&group.ok_or_else(|| no_group(&name))?, &viewer).into()))
@@ -53,11 +54,12 @@ pub(super) async fn get(
 
 /// Adds endpoints, or changes those with the same name or URL.
 pub(super) async fn add(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let (tenant, body) = read(&app, request).await?;
+    let body = read(&app, tenant, request).await?;
     let name = checked_name(name)?;
     let items = endpoints(&body)?.ok_or_else(|| ApiError::invalid("endpoints is missing"))?;
     let mut added = Vec::with_capacity(items.len());
@@ -69,22 +71,24 @@ pub(super) async fn add(
 
 /// Removes endpoints; the group goes with the last one.
 pub(super) async fn remove(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let (tenant, body) = read(&app, request).await?;
+    let body = read(&app, tenant, request).await?;
     let items = endpoints(&body)?.ok_or_else(|| ApiError::invalid("endpoints is missing"))?;
     edit(&app, tenant, name, removal(items)?).await
 }
 
 /// Removes the group; SDK 2.1.0 sends endpoints here and means only those.
 pub(super) async fn delete(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let (tenant, body) = read(&app, request).await?;
+    let body = read(&app, tenant, request).await?;
     let change = match endpoints(&body)? {
         Some(items) => removal(items)?,
         None => Edit::Delete,
@@ -105,11 +109,12 @@ const NO_DEFAULTS: [&str; 6] = [
 
 /// Replaces the headers that every publish to the group has unless it says otherwise.
 pub(super) async fn set_headers(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let (tenant, body) = read(&app, request).await?;
+    let body = read(&app, tenant, request).await?;
     let mut headers = default_headers(&body)?;
     // What would be refused at every publish is refused now.
     let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -203,10 +208,10 @@ fn quota(name: &str, limit: usize) -> ApiError {
     ApiError::quota(format!("quota {name} exceeded, current limit: {limit}"))
 }
 
-/// Who wants to change something, and the JSON object that says what; an empty body is an empty object.
-async fn read(app: &Arc<App>, request: Request) -> Result<(TenantId, Map<String, Value>), ApiError> {
-    let SmallRequest { tenant, body, .. } = read_small(app, request).await?;
-    Ok((tenant, object(&body.bytes)?))
+/// The JSON object that says what is to be changed; an empty body is an empty object.
+async fn read(app: &Arc<App>, tenant: TenantId, request: Request) -> Result<Map<String, Value>, ApiError> {
+    let SmallRequest { body, .. } = read_small(app, tenant, request).await?;
+    object(&body.bytes)
 }
 
 pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {

@@ -4,13 +4,10 @@
 //! only read, whatever was asked: they are for the receiver. Marks are those of the values as they were published, also if
 //! they are stored encrypted.
 
-use super::auth::identify;
-use super::error::ApiError;
 use super::shape::header_map;
 use crate::app::App;
 use crate::credentials::Credentials;
-use crate::tenants::{Grant, Scope};
-use axum::extract::Request;
+use crate::tenants::Scope;
 use posthaste_engine::message::{CauseKind, Message};
 use posthaste_wire::encoding::{header_bytes, header_shown};
 use posthaste_wire::id::TenantId;
@@ -30,12 +27,6 @@ pub(super) struct Viewer {
 }
 
 impl Viewer {
-    /// Whose token a request shows.
-    pub(super) fn of(app: &App, request: &Request) -> Result<Viewer, ApiError> {
-        let Grant { tenant, scope, .. } = identify(app, request.headers(), request.uri())?;
-        Ok(Viewer::of_scope(app, tenant, scope))
-    }
-
     /// Somebody with a token of this scope.
     pub(super) fn of_scope(app: &App, tenant: TenantId, scope: Scope) -> Viewer {
         Viewer::with((app.marks_of(tenant), app.core.credentials()), tenant, scope)

@@ -1,13 +1,14 @@
 //! `/v2/messages/{id}/why`: what a message waits for now, or what became of it, in a sentence and as facts.
 
-use super::auth::{Access, authorize};
+use super::auth::Reader;
 use super::duplicates::Count;
 use super::error::ApiError;
+use super::path::PathId;
 use super::response::{from_core, turn};
 use super::shape::{Object, put, url_of};
 use crate::app::App;
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::State;
 use posthaste_engine::attempt_error::Timeout;
 use posthaste_engine::event::{Event, State as Stage};
 use posthaste_engine::limits::LOG_PAGE_MAX;
@@ -27,15 +28,15 @@ const LINE_PAGES_MAX: usize = 16;
 const LAST_LINES: usize = 8;
 
 pub(super) async fn get(
+    Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<MessageId>,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let absent = || ApiError::not_found(format!("message {id} not found, or its log lines have expired"));
-    let id: MessageId = id.parse().map_err(|_| absent())?;
-    let record = app.read(tenant, move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
-    let mut told = told(&app, tenant, record).await?.ok_or_else(absent)?;
+    let absent = |id: &str| ApiError::not_found(format!("message {id} not found, or its log lines have expired"));
+    let (text, id) = (id.text(), id.or_absent(absent)?);
+    let record = app.read(tenant, move |store| known(store, tenant, id)).await?;
+    let record = record.ok_or_else(|| absent(text))?;
+    let mut told = told(&app, tenant, record).await?.ok_or_else(|| absent(text))?;
     if let Some(Count { count, first, last }) = app.duplicates.of(id) {
         told["duplicates"] = json!({ "count": count, "firstAt": first.as_millis(), "lastAt": last.as_millis() });
     }

@@ -6,7 +6,7 @@ use super::parameters::{
     dlq_selection, log_filters, stream_filters,
 };
 use super::schemas::{done, list_of, object, reference, text, whole};
-use super::{Access, Endpoint, RequestBody, runs, workflows};
+use super::{Endpoint, RequestBody, runs, workflows};
 use serde_json::{Value, json};
 
 /// The whole table.
@@ -31,7 +31,7 @@ pub(super) fn all() -> Vec<Endpoint> {
 }
 
 fn publishing() -> Vec<Endpoint> {
-    let endpoint = |path, summary| Endpoint::new("POST", path, Access::Write, "Publishing", summary);
+    let endpoint = |path, summary| Endpoint::new("POST", path, "Publishing", summary);
     let one_or_group = || {
         let scheduled = object(&["scheduleId"], &[("scheduleId", text())]);
         json!({ "anyOf": [reference("Published"), list_of("Published"), scheduled] })
@@ -74,51 +74,39 @@ fn messages() -> Vec<Endpoint> {
     let page = object(&["bulkActions"], &[("bulkActions", list_of("BulkAction")), ("cursor", text())]);
     let sent_now = object(&["messageId"], &[("messageId", text())]);
     vec![
-        Endpoint::new("GET", "/v2/messages/{id}", Access::Read, tag, "Get a message")
+        Endpoint::new("GET", "/v2/messages/{id}", tag, "Get a message")
             .alias("/v1/messages/{id}")
             .with(&[ID])
             .answers(200, "The message.", reference("Message"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/messages/{id}", Access::Write, tag, "Cancel a message")
+        Endpoint::new("DELETE", "/v2/messages/{id}", tag, "Cancel a message")
             .alias("/v1/messages/{id}")
             .with(&[ID])
             .answers(202, "Cancelled. A running attempt finishes first.", reference("Cancelled"))
             .errors(&[404]),
-        Endpoint::new("POST", "/v2/messages/{id}/retry", Access::Write, tag, "Send a delayed or retrying message now")
+        Endpoint::new("POST", "/v2/messages/{id}/retry", tag, "Send a delayed or retrying message now")
             .with(&[ID])
             .answers(200, "The message is due and starts as soon as its limits allow.", sent_now)
             .errors(&[404]),
-        Endpoint::new(
-            "GET",
-            "/v2/messages/{id}/why",
-            Access::Read,
-            tag,
-            "Explain what a message is waiting for or how it ended",
-        )
-        .with(&[ID])
-        .answers(200, "One sentence, and the facts it is made of.", reference("Why"))
-        .errors(&[404]),
-        Endpoint::new(
-            "DELETE",
-            "/v2/messages",
-            Access::Write,
-            tag,
-            "Cancel messages that match filters, or all messages",
-        )
-        .with(&cancel_filters())
-        .body(RequestBody::OptionalJson(reference("Filters")))
-        .answers(202, "Number of cancelled messages; with `async`, number of matches.", reference("Cancelled"))
-        .errors(&[412]),
-        Endpoint::new("GET", "/v2/bulkActions", Access::Read, tag, "List bulk actions").with(BULK_ACTIONS).answers(
+        Endpoint::new("GET", "/v2/messages/{id}/why", tag, "Explain what a message is waiting for or how it ended")
+            .with(&[ID])
+            .answers(200, "One sentence, and the facts it is made of.", reference("Why"))
+            .errors(&[404]),
+        Endpoint::new("DELETE", "/v2/messages", tag, "Cancel messages that match filters, or all messages")
+            .with(&cancel_filters())
+            .body(RequestBody::OptionalJson(reference("Filters")))
+            .answers(202, "Number of cancelled messages; with `async`, number of matches.", reference("Cancelled"))
+            .errors(&[412]),
+        Endpoint::new("GET", "/v2/bulkActions", tag, "List bulk actions").with(BULK_ACTIONS).answers(
             200,
             "One page, newest first.",
             page,
         ),
-        Endpoint::new("GET", "/v2/bulkActions/{id}", Access::Read, tag, "Get a bulk action")
+        Endpoint::new("GET", "/v2/bulkActions/{id}", tag, "Get a bulk action")
             .with(&[ID])
             .answers(200, "The bulk action and its progress.", reference("BulkAction"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/bulkActions/{id}", Access::Write, tag, "Stop a bulk action")
+        Endpoint::new("DELETE", "/v2/bulkActions/{id}", tag, "Stop a bulk action")
             .with(&[ID])
             .answers(200, "The stopped bulk action. Completed work is not undone.", reference("BulkAction"))
             .errors(&[404]),
@@ -133,26 +121,23 @@ fn queues() -> Vec<Endpoint> {
         ("paused", json!({ "type": "boolean" })),
     ];
     let switch = |path, summary| {
-        Endpoint::new("POST", path, Access::Write, tag, summary)
-            .with(&[NAME_IN_PATH])
-            .answers(200, "Done.", done())
-            .errors(&[404])
+        Endpoint::new("POST", path, tag, summary).with(&[NAME_IN_PATH]).answers(200, "Done.", done()).errors(&[404])
     };
     vec![
-        Endpoint::new("GET", "/v2/queues", Access::Read, tag, "List queues").with(LIST_PAGE).answers(
+        Endpoint::new("GET", "/v2/queues", tag, "List queues").with(LIST_PAGE).answers(
             200,
             "Queues, sorted by name.",
             list_of("Queue"),
         ),
-        Endpoint::new("POST", "/v2/queues", Access::Write, tag, "Create or update a queue")
+        Endpoint::new("POST", "/v2/queues", tag, "Create or update a queue")
             .body(RequestBody::Json(object(&["queueName"], &wanted)))
             .answers(200, "Done.", done())
             .errors(&[412]),
-        Endpoint::new("GET", "/v2/queues/{name}", Access::Read, tag, "Get a queue")
+        Endpoint::new("GET", "/v2/queues/{name}", tag, "Get a queue")
             .with(&[NAME_IN_PATH])
             .answers(200, "The queue.", reference("Queue"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/queues/{name}", Access::Write, tag, "Delete a queue and cancel its messages")
+        Endpoint::new("DELETE", "/v2/queues/{name}", tag, "Delete a queue and cancel its messages")
             .with(&[NAME_IN_PATH])
             .answers(200, "Number of cancelled messages; 0 if the queue does not exist.", reference("Cancelled")),
         switch("/v2/queues/{name}/pause", "Pause a queue"),
@@ -165,21 +150,16 @@ fn schedules() -> Vec<Endpoint> {
     let rest = "/v2/schedules/{*rest}";
     let run = object(&["scheduleId", "messages"], &[("scheduleId", text()), ("messages", list_of("Published"))]);
     let switch = |method, path, summary| {
-        Endpoint::new(method, path, Access::Write, tag, summary)
-            .route(rest)
-            .with(&[ID])
-            .answers(200, "Done.", done())
-            .errors(&[404])
+        Endpoint::new(method, path, tag, summary).route(rest).with(&[ID]).answers(200, "Done.", done()).errors(&[404])
     };
     vec![
-        Endpoint::new("GET", "/v2/schedules", Access::Read, tag, "List schedules")
+        Endpoint::new("GET", "/v2/schedules", tag, "List schedules")
             .alias("/v1/schedules")
             .with(&[TRIM_BODY])
             .with(LIST_PAGE)
             .answers(200, "Schedules, sorted by id.", list_of("Schedule")),
-        Endpoint::new("POST", "/v2/schedules", Access::Write, tag, "Rejected: the destination is missing")
-            .errors(&[404]),
-        Endpoint::new("POST", "/v2/schedules/{destination}", Access::Write, tag, "Create or replace a schedule")
+        Endpoint::new("POST", "/v2/schedules", tag, "Rejected: the destination is missing").errors(&[404]),
+        Endpoint::new("POST", "/v2/schedules/{destination}", tag, "Create or replace a schedule")
             .route(rest)
             .with(&[DESTINATION])
             .with(SCHEDULE)
@@ -187,32 +167,34 @@ fn schedules() -> Vec<Endpoint> {
             .body(RequestBody::Raw)
             .answers(201, "The id of the stored schedule.", object(&["scheduleId"], &[("scheduleId", text())]))
             .errors(&[404, 412]),
-        Endpoint::new("GET", "/v2/schedules/{id}", Access::Read, tag, "Get a schedule")
+        Endpoint::new("GET", "/v2/schedules/{id}", tag, "Get a schedule")
             .route(rest)
             .alias_of_route("/v1/schedules/{*rest}", "/v1/schedules/{id}")
             .with(&[ID, TRIM_BODY])
             .answers(200, "The schedule.", reference("Schedule"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/schedules/{id}", Access::Write, tag, "Delete a schedule, but not its messages")
+        Endpoint::new("DELETE", "/v2/schedules/{id}", tag, "Delete a schedule, but not its messages")
             .route(rest)
             .alias_of_route("/v1/schedules/{*rest}", "/v1/schedules/{id}")
             .with(&[ID])
             .answers(200, "Deleted.", done())
             .errors(&[404]),
-        Endpoint::new("PATCH", "/v2/schedules/{id}", Access::Write, tag, "Change the cron expression of a schedule")
+        Endpoint::new("PATCH", "/v2/schedules/{id}", tag, "Change the cron expression of a schedule")
             .route(rest)
             .with(&[ID])
             .with(NEW_CRON)
             .answers(200, "The id of the updated schedule.", object(&["scheduleId"], &[("scheduleId", text())]))
             .errors(&[404]),
-        Endpoint::new("POST", "/v2/schedules/{id}/run", Access::Write, tag, "Run a schedule now")
+        Endpoint::new("POST", "/v2/schedules/{id}/run", tag, "Run a schedule now")
             .route(rest)
             .with(&[ID])
             .answers(201, "The messages that were published.", run)
             .errors(&[404, 412]),
-        Endpoint::new("GET", "/v2/cron", Access::Read, tag, "Preview when a cron expression fires")
-            .with(FORECAST)
-            .answers(200, "The next firing times.", reference("Forecast")),
+        Endpoint::new("GET", "/v2/cron", tag, "Preview when a cron expression fires").with(FORECAST).answers(
+            200,
+            "The next firing times.",
+            reference("Forecast"),
+        ),
         switch("POST", "/v2/schedules/{id}/pause", "Pause a schedule"),
         switch("PATCH", "/v2/schedules/{id}/pause", "Pause a schedule"),
         switch("POST", "/v2/schedules/{id}/resume", "Resume a schedule"),
@@ -223,7 +205,7 @@ fn schedules() -> Vec<Endpoint> {
 fn flow_control() -> Vec<Endpoint> {
     let tag = "Flow control";
     let edit = |path, summary, parameters: &[Parameter]| {
-        Endpoint::new("POST", path, Access::Write, tag, summary)
+        Endpoint::new("POST", path, tag, summary)
             .route("/v2/flowControl/{*key}")
             .with(&[KEY])
             .with(parameters)
@@ -232,11 +214,12 @@ fn flow_control() -> Vec<Endpoint> {
     };
     let parallelism = [("parallelismMax", whole()), ("parallelismCount", whole())];
     vec![
-        Endpoint::new("GET", "/v2/flowControl", Access::Read, tag, "List flow-control keys")
-            .with(SEARCH)
-            .with(LIST_PAGE)
-            .answers(200, "Flow-control keys.", list_of("FlowControlKey")),
-        Endpoint::new("GET", "/v2/flowControl/{key}", Access::Read, tag, "Get a flow-control key")
+        Endpoint::new("GET", "/v2/flowControl", tag, "List flow-control keys").with(SEARCH).with(LIST_PAGE).answers(
+            200,
+            "Flow-control keys.",
+            list_of("FlowControlKey"),
+        ),
+        Endpoint::new("GET", "/v2/flowControl/{key}", tag, "Get a flow-control key")
             .route("/v2/flowControl/{*key}")
             .with(&[KEY])
             .answers(200, "The flow-control key.", reference("FlowControlKey"))
@@ -247,12 +230,11 @@ fn flow_control() -> Vec<Endpoint> {
         edit("/v2/flowControl/{key}/unpin", "Unpin limits, so messages can change them again", UNPIN),
         edit("/v2/flowControl/{key}/resetRate", "Reset the rate of a flow-control key", &[]),
         edit("/v2/flowControl/{key}/reset", "Reset the rate and the parallelism of a flow-control key", &[]),
-        Endpoint::new("GET", "/v2/globalParallelism", Access::Read, tag, "Get the number of deliveries in flight")
-            .answers(
-                200,
-                "Maximum and current number of deliveries in flight.",
-                object(&["parallelismMax", "parallelismCount"], &parallelism),
-            ),
+        Endpoint::new("GET", "/v2/globalParallelism", tag, "Get the number of deliveries in flight").answers(
+            200,
+            "Maximum and current number of deliveries in flight.",
+            object(&["parallelismMax", "parallelismCount"], &parallelism),
+        ),
     ]
 }
 
@@ -265,44 +247,39 @@ fn url_groups() -> Vec<Endpoint> {
     let header_value = json!({ "anyOf": [text(), { "type": "array", "items": text() }] });
     let defaults =
         object(&["headers"], &[("headers", json!({ "type": "object", "additionalProperties": header_value }))]);
-    let one = |method, path, access, summary| Endpoint::new(method, path, access, tag, summary).with(&[NAME_IN_PATH]);
+    let one = |method, path, summary| Endpoint::new(method, path, tag, summary).with(&[NAME_IN_PATH]);
     vec![
-        Endpoint::new("GET", "/v2/topics", Access::Read, tag, "List URL groups")
-            .alias("/v1/topics")
-            .with(LIST_PAGE)
-            .answers(200, "URL groups, sorted by name.", list_of("UrlGroup")),
-        one("GET", "/v2/topics/{name}", Access::Read, "Get a URL group")
+        Endpoint::new("GET", "/v2/topics", tag, "List URL groups").alias("/v1/topics").with(LIST_PAGE).answers(
+            200,
+            "URL groups, sorted by name.",
+            list_of("UrlGroup"),
+        ),
+        one("GET", "/v2/topics/{name}", "Get a URL group")
             .alias("/v1/topics/{name}")
             .answers(200, "The URL group.", reference("UrlGroup"))
             .errors(&[404]),
-        one("DELETE", "/v2/topics/{name}", Access::Write, "Delete a URL group, or the endpoints named in the body")
+        one("DELETE", "/v2/topics/{name}", "Delete a URL group, or the endpoints named in the body")
             .alias("/v1/topics/{name}")
             .body(RequestBody::OptionalJson(removed.clone()))
             .answers(200, "Deleted, or the group did not exist.", done())
             .errors(&[404]),
-        one("PATCH", "/v2/topics/{name}", Access::Write, "Replace the default headers of a URL group")
+        one("PATCH", "/v2/topics/{name}", "Replace the default headers of a URL group")
             .body(RequestBody::Json(defaults))
             .answers(200, "Done.", done())
             .errors(&[404, 412]),
         one(
             "POST",
             "/v2/topics/{name}/endpoints",
-            Access::Write,
             "Add endpoints to a URL group, which is created if it does not exist",
         )
         .alias("/v2/topics/{name}")
         .body(RequestBody::Json(added))
         .answers(200, "Done.", done())
         .errors(&[412]),
-        one(
-            "DELETE",
-            "/v2/topics/{name}/endpoints",
-            Access::Write,
-            "Remove endpoints; removing the last one deletes the URL group",
-        )
-        .body(RequestBody::Json(removed))
-        .answers(200, "Done.", done())
-        .errors(&[404]),
+        one("DELETE", "/v2/topics/{name}/endpoints", "Remove endpoints; removing the last one deletes the URL group")
+            .body(RequestBody::Json(removed))
+            .answers(200, "Done.", done())
+            .errors(&[404]),
     ]
 }
 
@@ -322,25 +299,26 @@ fn dlq() -> Vec<Endpoint> {
         ("more", json!({ "type": "boolean" })),
     ];
     vec![
-        Endpoint::new("GET", "/v2/dlq", Access::Read, tag, "List dead letters")
-            .alias("/v2/dlq/messages")
-            .with(&dlq_list())
-            .answers(200, "One page of dead letters.", page),
-        Endpoint::new("GET", "/v2/dlq/causes", Access::Read, tag, "Group the newest dead letters by cause")
+        Endpoint::new("GET", "/v2/dlq", tag, "List dead letters").alias("/v2/dlq/messages").with(&dlq_list()).answers(
+            200,
+            "One page of dead letters.",
+            page,
+        ),
+        Endpoint::new("GET", "/v2/dlq/causes", tag, "Group the newest dead letters by cause")
             .with(&dlq_selection())
             .answers(
                 200,
                 "Causes, those with the most dead letters first.",
                 object(&causes.each_ref().map(|(name, _)| *name), &causes),
             ),
-        Endpoint::new("DELETE", "/v2/dlq", Access::Write, tag, "Delete dead letters by page, or in the background")
+        Endpoint::new("DELETE", "/v2/dlq", tag, "Delete dead letters by page, or in the background")
             .with(&dlq_filters())
             .with(DLQ_BULK)
             .body(RequestBody::OptionalJson(reference("Filters")))
             .answers(200, "Number of deleted dead letters.", deleted())
             .answers(202, "With `async`: the id of the bulk action and the number of matches.", begun())
             .errors(&[412]),
-        Endpoint::new("POST", "/v2/dlq/retry", Access::Write, tag, "Retry dead letters by page, or in the background")
+        Endpoint::new("POST", "/v2/dlq/retry", tag, "Retry dead letters by page, or in the background")
             .with(&dlq_filters())
             .with(DLQ_BULK)
             .with(DELIVERY)
@@ -349,17 +327,17 @@ fn dlq() -> Vec<Endpoint> {
             .answers(201, "The messages that were published again.", retried)
             .answers(202, "With `async`: the id of the bulk action and the number of matches.", begun())
             .errors(&[404, 412]),
-        Endpoint::new("POST", "/v2/dlq/retry/{id}", Access::Write, tag, "Retry a dead letter")
+        Endpoint::new("POST", "/v2/dlq/retry/{id}", tag, "Retry a dead letter")
             .with(&[ID])
             .with(DELIVERY)
             .with(ONCE)
             .answers(201, "The message that was published again.", reference("Published"))
             .errors(&[404, 412]),
-        Endpoint::new("GET", "/v2/dlq/{id}", Access::Read, tag, "Get a dead letter")
+        Endpoint::new("GET", "/v2/dlq/{id}", tag, "Get a dead letter")
             .with(&[ID])
             .answers(200, "The dead letter.", reference("DeadLetter"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/dlq/{id}", Access::Write, tag, "Delete a dead letter")
+        Endpoint::new("DELETE", "/v2/dlq/{id}", tag, "Delete a dead letter")
             .alias("/v2/dlq/messages/{id}")
             .with(&[ID])
             .answers(200, "Deleted.", deleted())
@@ -376,54 +354,45 @@ fn logs() -> Vec<Endpoint> {
         ("cursor", text()),
     ];
     vec![
-        Endpoint::new("GET", "/v2/logs", Access::Read, "Logs", "List log lines")
+        Endpoint::new("GET", "/v2/logs", "Logs", "List log lines")
             .alias("/v2/events")
             .alias("/v1/logs")
             .alias("/v1/events")
             .with(&log_filters())
             .answers(200, "One page of log lines.", object(&["logs", "events"], &fields)),
-        Endpoint::new("GET", "/v2/events/stream", Access::Read, "Logs", "Stream log lines")
-            .with(&stream_filters())
-            .answers_text(
-                200,
-                "Server-sent events: `line` with a LogLine, and `missed` with the number of skipped lines.",
-                "text/event-stream",
-            ),
+        Endpoint::new("GET", "/v2/events/stream", "Logs", "Stream log lines").with(&stream_filters()).answers_text(
+            200,
+            "Server-sent events: `line` with a LogLine, and `missed` with the number of skipped lines.",
+            "text/event-stream",
+        ),
     ]
 }
 
 fn keys() -> Vec<Endpoint> {
     let tag = "Signing keys";
     vec![
-        Endpoint::new("GET", "/v2/keys", Access::Write, tag, "Get the signing keys").alias("/v1/keys").answers(
+        Endpoint::new("GET", "/v2/keys", tag, "Get the signing keys").alias("/v1/keys").answers(
             200,
             "The signing keys.",
             reference("Keys"),
         ),
-        Endpoint::new(
-            "POST",
-            "/v2/keys/rotate",
-            Access::Write,
-            tag,
-            "Rotate the signing keys: the next key becomes the current one",
-        )
-        .alias("/v1/keys/rotate")
-        .alias("/v2/rotate")
-        .answers(200, "The new signing keys.", reference("Keys")),
+        Endpoint::new("POST", "/v2/keys/rotate", tag, "Rotate the signing keys: the next key becomes the current one")
+            .alias("/v1/keys/rotate")
+            .alias("/v2/rotate")
+            .answers(200, "The new signing keys.", reference("Keys")),
     ]
 }
 
 fn trying() -> Vec<Endpoint> {
     let forgotten = object(&["deleted"], &[("deleted", whole())]);
     vec![
-        Endpoint::new("GET", "/v2/retryDelay", Access::Read, "Publishing", "Preview when a message is retried")
+        Endpoint::new("GET", "/v2/retryDelay", "Publishing", "Preview when a message is retried")
             .with(RETRY_DELAY)
             .answers(200, "Time of each attempt, if the receiver sends no `Retry-After`.", reference("RetryPlan"))
             .errors(&[412]),
         Endpoint::new(
             "GET",
             "/v2/receiver",
-            Access::Read,
             "Test receiver",
             "List the deliveries that the test receiver has received",
         )
@@ -433,23 +402,14 @@ fn trying() -> Vec<Endpoint> {
             reference("TestReceiver"),
         )
         .errors(&[404]),
-        Endpoint::new(
-            "DELETE",
-            "/v2/receiver",
-            Access::Write,
-            "Test receiver",
-            "Clear the deliveries of the test receiver",
-        )
-        .answers(200, "Number of cleared deliveries.", forgotten)
-        .errors(&[404]),
-        Endpoint::new(
-            "GET",
-            "/v2/settings",
-            Access::Read,
-            "Operators",
-            "Get the effective configuration, without secrets",
-        )
-        .answers(200, "The configuration, and the names of the tenant's tokens.", reference("Settings")),
+        Endpoint::new("DELETE", "/v2/receiver", "Test receiver", "Clear the deliveries of the test receiver")
+            .answers(200, "Number of cleared deliveries.", forgotten)
+            .errors(&[404]),
+        Endpoint::new("GET", "/v2/settings", "Operators", "Get the effective configuration, without secrets").answers(
+            200,
+            "The configuration, and the names of the tenant's tokens.",
+            reference("Settings"),
+        ),
     ]
 }
 
@@ -457,7 +417,7 @@ fn language_model() -> Vec<Endpoint> {
     let path = "/llm/v1/chat/completions";
     let summary = "Forward a chat completion request to the language model of the operator";
     vec![
-        Endpoint::new("POST", path, Access::Write, "Language model", summary)
+        Endpoint::new("POST", path, "Language model", summary)
             .body(RequestBody::Json(json!({ "type": "object" })))
             .answers(200, "The response of the model; server-sent events if the request has `stream`.", json!({}))
             .errors(&[404, 502]),
@@ -466,27 +426,23 @@ fn language_model() -> Vec<Endpoint> {
 
 fn operators() -> Vec<Endpoint> {
     let status = |status: &str| object(&["status"], &[("status", json!({ "const": status }))]);
-    let endpoint = |path, access, summary| Endpoint::new("GET", path, access, "Operators", summary);
+    let endpoint = |path, summary| Endpoint::new("GET", path, "Operators", summary);
     vec![
-        endpoint("/v2/stats", Access::Read, "Get the tenant's statistics, and the last 5 minutes by second").answers(
+        endpoint("/v2/stats", "Get the tenant's statistics, and the last 5 minutes by second").answers(
             200,
             "Statistics of the tenant.",
             reference("Stats"),
         ),
-        endpoint("/health", Access::Open, "Check that the process is alive").answers(
-            200,
-            "The process is alive.",
-            status("ok"),
-        ),
-        endpoint("/ready", Access::Open, "Check that the server accepts messages").answers(
+        endpoint("/health", "Check that the process is alive").answers(200, "The process is alive.", status("ok")),
+        endpoint("/ready", "Check that the server accepts messages").answers(
             200,
             "The server accepts messages.",
             status("ready"),
         ),
-        endpoint("/metrics", Access::Metrics, "Get metrics for Prometheus")
+        endpoint("/metrics", "Get metrics for Prometheus")
             .answers_text(200, "Metrics in the Prometheus text format.", "text/plain; version=0.0.4; charset=utf-8")
             .errors(&[404]),
-        endpoint("/openapi.json", Access::Open, "Get this OpenAPI document").answers(
+        endpoint("/openapi.json", "Get this OpenAPI document").answers(
             200,
             "The OpenAPI document.",
             json!({ "type": "object" }),

@@ -2,14 +2,14 @@
 
 use super::parameters::{CANCEL, DESTINATION, EVENT, RUN, RUN_ID, USER, run_filters, trigger};
 use super::schemas::{done, list_of, millis, object, reference, text};
-use super::{Access, Answer, Endpoint, RequestBody};
+use super::{Answer, Endpoint, RequestBody};
 use serde_json::{Value, json};
 
 const TAG: &str = "Workflow runs";
 
 /// In the order of the router.
 pub(super) fn endpoints() -> Vec<Endpoint> {
-    let post = |path, summary| Endpoint::new("POST", path, Access::Write, TAG, summary);
+    let post = |path, summary| Endpoint::new("POST", path, TAG, summary);
     let step = json!({ "type": "object", "required": ["stepId"] });
     let wait = [("step", step), ("timeout", json!({ "type": ["string", "number", "null"] })), ("url", text())];
     let notify = |path, summary| {
@@ -41,17 +41,17 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         notify("/v2/notify/{event}", "Send an event to all runs that are waiting for it").with(&[EVENT]),
         notify("/v2/notify/{run}/{event}", "Send an event to one run, which may not be waiting yet")
             .with(&[RUN, EVENT]),
-        Endpoint::new("DELETE", "/v2/workflows/runs", Access::Write, TAG, "Cancel workflow runs that match filters")
+        Endpoint::new("DELETE", "/v2/workflows/runs", TAG, "Cancel workflow runs that match filters")
             .with(&run_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
             .answers(200, "Number of cancelled runs.", reference("Cancelled")),
-        Endpoint::new("GET", "/v2/workflows/runs/{run}", Access::Read, TAG, "Get the entries of an active run")
+        Endpoint::new("GET", "/v2/workflows/runs/{run}", TAG, "Get the entries of an active run")
             .route("/v2/workflows/runs/{*run}")
             .with(&[RUN])
             .answers(200, "All entries, oldest first.", list_of("RunEntry"))
             // A reader does not get those of a run that hides something.
             .errors(&[403, 404]),
-        Endpoint::new("DELETE", "/v2/workflows/runs/{run}", Access::Write, TAG, "Cancel a run, or end it as a success")
+        Endpoint::new("DELETE", "/v2/workflows/runs/{run}", TAG, "Cancel a run, or end it as a success")
             .route("/v2/workflows/runs/{*run}")
             .with(&[RUN, CANCEL])
             .body(RequestBody::Raw)
@@ -65,12 +65,11 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 /// A webhook takes whatever it is sent.
 fn hook(method: &'static str) -> Endpoint {
     let path = "/v2/workflows/hooks/{user}/{run}/{event}";
-    let mut endpoint =
-        Endpoint::new(method, path, Access::Open, TAG, "Call a webhook of a run; the request becomes an event")
-            .route("/v2/workflows/hooks/{user}/{run}/{*event}")
-            .with(&[USER, RUN, EVENT])
-            .answers(200, "The run has received the event.", object(&[], &[("messageId", text())]))
-            .errors(&[404, 412, 413, 429]);
+    let mut endpoint = Endpoint::new(method, path, TAG, "Call a webhook of a run; the request becomes an event")
+        .route("/v2/workflows/hooks/{user}/{run}/{*event}")
+        .with(&[USER, RUN, EVENT])
+        .answers(200, "The run has received the event.", object(&[], &[("messageId", text())]))
+        .errors(&[404, 412, 413, 429]);
     if method == "OPTIONS" {
         let meaning = "In `dev`, the response to a CORS preflight request.";
         endpoint.answers.push(Answer { status: 204, meaning, content: None });

@@ -4,7 +4,7 @@ use super::parameters::{
     DLQ_ID, EVENT, RUN_OVERRIDES, WAITERS_PAGE, failed_run_filters, failed_run_list, run_log_filters,
 };
 use super::schemas::{boolean, headers, list_of, millis, object, reference, text, texts, whole};
-use super::{Access, Endpoint, RequestBody};
+use super::{Endpoint, RequestBody};
 use serde_json::{Value, json};
 
 const TAG: &str = "Workflows";
@@ -17,53 +17,58 @@ fn logs() -> Vec<Endpoint> {
     let runs = || object(&["runs"], &[("runs", list_of("WorkflowRun")), ("cursor", text())]);
     let lines = object(&["events"], &[("events", list_of("WorkflowEvent")), ("cursor", text())]);
     vec![
-        Endpoint::new("GET", "/v2/workflows/events", Access::Read, TAG, "List log lines of runs, or runs")
+        Endpoint::new("GET", "/v2/workflows/events", TAG, "List log lines of runs, or runs")
             .with(&run_log_filters())
             .answers(200, "One page, newest first; runs if `groupBy` is set.", json!({ "anyOf": [lines, runs()] })),
-        Endpoint::new("GET", "/v2/workflows/logs", Access::Read, TAG, "List runs with their steps")
-            .with(&run_log_filters())
-            .answers(200, "One page, newest first.", runs()),
+        Endpoint::new("GET", "/v2/workflows/logs", TAG, "List runs with their steps").with(&run_log_filters()).answers(
+            200,
+            "One page, newest first.",
+            runs(),
+        ),
     ]
 }
 
 fn dlq() -> Vec<Endpoint> {
     let page = object(&["messages"], &[("messages", list_of("FailedRun")), ("cursor", text())]);
     let deleted = || object(&["deleted"], &[("deleted", whole()), ("cursor", text())]);
-    let one = |method, path, access, summary| {
-        Endpoint::new(method, path, access, TAG, summary).with(&[DLQ_ID]).errors(&[404])
-    };
+    let one = |method, path, summary| Endpoint::new(method, path, TAG, summary).with(&[DLQ_ID]).errors(&[404]);
     vec![
-        Endpoint::new("GET", "/v2/workflows/dlq", Access::Read, TAG, "List failed runs")
-            .with(&failed_run_list())
-            .answers(200, "One page, newest first.", page),
-        Endpoint::new("DELETE", "/v2/workflows/dlq", Access::Write, TAG, "Delete failed runs by page")
+        Endpoint::new("GET", "/v2/workflows/dlq", TAG, "List failed runs").with(&failed_run_list()).answers(
+            200,
+            "One page, newest first.",
+            page,
+        ),
+        Endpoint::new("DELETE", "/v2/workflows/dlq", TAG, "Delete failed runs by page")
             .with(&failed_run_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
             .answers(200, "Number of deleted failed runs.", deleted()),
-        one("GET", "/v2/workflows/dlq/{id}", Access::Read, "Get a failed run").answers(
+        one("GET", "/v2/workflows/dlq/{id}", "Get a failed run").answers(
             200,
             "The failed run.",
             reference("FailedRun"),
         ),
-        one("DELETE", "/v2/workflows/dlq/{id}", Access::Write, "Delete a failed run from the DLQ").answers(
+        one("DELETE", "/v2/workflows/dlq/{id}", "Delete a failed run from the DLQ").answers(
             200,
             "Deleted. The log of the run stays.",
             deleted(),
         ),
-        one("POST", "/v2/workflows/dlq/callback/{id}", Access::Write, "Retry the failure function of a run").answers(
+        one("POST", "/v2/workflows/dlq/callback/{id}", "Retry the failure function of a run").answers(
             200,
             "The failure function is called again.",
             reference("BegunRun"),
         ),
-        one("DELETE", "/v2/workflows/dlq/callback/{id}", Access::Write, "Cancel the failure function of a run")
-            .answers(302, "The failure function is no longer called.", json!({ "type": "object" })),
+        one("DELETE", "/v2/workflows/dlq/callback/{id}", "Cancel the failure function of a run").answers(
+            302,
+            "The failure function is no longer called.",
+            json!({ "type": "object" }),
+        ),
     ]
 }
 
 fn begin_again() -> Vec<Endpoint> {
     let many = |path, summary| {
         let begun = [("workflowRuns", list_of("BegunRun")), ("cursor", text()), ("error", text())];
-        Endpoint::new("POST", path, Access::Write, TAG, summary)
+        Endpoint::new("POST", path, TAG, summary)
             .with(&failed_run_filters())
             .with(RUN_OVERRIDES)
             .body(RequestBody::OptionalJson(reference("Filters")))
@@ -75,7 +80,7 @@ fn begin_again() -> Vec<Endpoint> {
             .errors(&[404, 412])
     };
     let one = |path, summary| {
-        Endpoint::new("POST", path, Access::Write, TAG, summary)
+        Endpoint::new("POST", path, TAG, summary)
             .with(&[DLQ_ID])
             .with(RUN_OVERRIDES)
             .answers(200, "The new run.", reference("BegunRun"))
@@ -91,7 +96,7 @@ fn begin_again() -> Vec<Endpoint> {
 
 fn waiters() -> Vec<Endpoint> {
     vec![
-        Endpoint::new("GET", "/v2/waiters/{event}", Access::Read, TAG, "List the runs that are waiting for an event")
+        Endpoint::new("GET", "/v2/waiters/{event}", TAG, "List the runs that are waiting for an event")
             .route("/v2/waiters/{*event}")
             .with(&[EVENT])
             .with(WAITERS_PAGE)

@@ -2,11 +2,12 @@
 
 use super::selection;
 use super::shape::{self, View};
-use crate::api::auth::{Access, authorize};
-use crate::api::body::{SmallRequest, read_small};
+use crate::api::auth::{Reader, Writer};
+use crate::api::body::{SmallRequest, Unread, read_small};
 use crate::api::dlq::parse_overrides;
 use crate::api::error::ApiError;
 use crate::api::params::Params;
+use crate::api::path::PathId;
 use crate::api::pieces::Pieces;
 use crate::api::publish::{flow_spec, refuse_when_disk_is_low, refused_destination};
 use crate::api::response::answer;
@@ -14,7 +15,7 @@ use crate::api::viewer::Viewer;
 use crate::app::App;
 use crate::core::{Again, BegunAgain, CoreError, FailureCallEdit, FailureCallRefused, RunKey, Started};
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX, RETRIES_DEFAULT, RUNS_AGAIN_MAX};
@@ -52,9 +53,9 @@ const OTHERS: [&str; 3] = ["cursor", "count", "source"];
 /// What tells an endpoint that a delivery is about the failure of a run.
 const FAILURE_HEADERS: [&str; 2] = ["Upstash-Workflow-Is-Failure", "Upstash-Workflow-Failure-Callback"];
 
-pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    list_for(&app, viewer, &Params::from_query(request.uri().query())).await
+pub(in crate::api) async fn list(caller: Reader, State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    list_for(&app, viewer, &Params::from_query(uri.query())).await
 }
 
 /// One page of failed runs, also for those who ask the DLQ of messages.
@@ -88,16 +89,18 @@ fn too_large() -> ApiError {
 }
 
 pub(in crate::api) async fn get(
+    caller: Reader,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<DlqId>,
 ) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let viewer = caller.viewer(&app);
+    let dlq_id = id.or_absent(absent)?;
     let view = View { trim_body: None, now: app.clock.now(), viewer };
     let make = move |store: &dyn Store| {
         let failed = store.failed_run(viewer.tenant, dlq_id)?;
-        let Some(shaped) = failed.and_then(|run| shape::failed_run(&run, view)) else { return Ok(Err(absent(&id))) };
+        let Some(shaped) = failed.and_then(|run| shape::failed_run(&run, view)) else {
+            return Ok(Err(absent(id.text())));
+        };
         let mut pieces = Pieces::default();
         pieces.object(shaped);
         Ok(Ok(pieces.into()))
@@ -106,23 +109,24 @@ pub(in crate::api) async fn get(
 }
 
 pub(in crate::api) async fn delete(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<DlqId>,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let dlq_id = id.or_absent(absent)?;
     match app.core.drop_failed_runs(tenant, vec![dlq_id]).await? {
-        0 => Err(absent(&id)),
+        0 => Err(absent(id.text())),
         deleted => Ok(Json(json!({ "deleted": deleted }))),
     }
 }
 
 pub(in crate::api) async fn delete_many(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let (tenant, params, ..) = read_selection(&app, request).await?;
+    let (params, ..) = read_selection(&app, tenant, request).await?;
     let (ids, next) = match named(&params)? {
         Some(Named { ids, .. }) => (ids, None),
         None => ids_of(page(&app, tenant, &params, DLQ_PAGE_MAX).await?),
@@ -132,42 +136,46 @@ pub(in crate::api) async fn delete_many(
 }
 
 pub(in crate::api) async fn resume(
+    caller: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    id: PathId<DlqId>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    begin_one(&app, &id, request, Again::Resume).await
+    begin_one(&app, caller, &id, request, Again::Resume).await
 }
 
 pub(in crate::api) async fn restart(
+    caller: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    id: PathId<DlqId>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    begin_one(&app, &id, request, Again::Restart).await
+    begin_one(&app, caller, &id, request, Again::Restart).await
 }
 
 pub(in crate::api) async fn resume_many(
+    caller: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    begin_many(&app, request, Again::Resume).await
+    begin_many(&app, caller, request, Again::Resume).await
 }
 
 pub(in crate::api) async fn restart_many(
+    caller: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    begin_many(&app, request, Again::Restart).await
+    begin_many(&app, caller, request, Again::Restart).await
 }
 
 /// Tells of a failure once more.
 pub(in crate::api) async fn retry_callback(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<DlqId>,
+    _: Unread,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     let run = edit_callback(&app, tenant, &id, FailureCallEdit::Retry).await?;
     let mut answer = json!({ "workflowRunId": run.id });
     if let Some(created_at) = run.created_at {
@@ -178,30 +186,40 @@ pub(in crate::api) async fn retry_callback(
 
 /// Stops telling of a failure. The documented status is 302, although it leads nowhere.
 pub(in crate::api) async fn cancel_callback(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
+    id: PathId<DlqId>,
+    _: Unread,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     edit_callback(&app, tenant, &id, FailureCallEdit::Cancel).await?;
     Ok((StatusCode::FOUND, Json(json!({}))))
 }
 
-async fn edit_callback(app: &App, tenant: TenantId, id: &str, edit: FailureCallEdit) -> Result<RunKey, ApiError> {
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(id))?;
+async fn edit_callback(
+    app: &App,
+    tenant: TenantId,
+    id: &PathId<DlqId>,
+    edit: FailureCallEdit,
+) -> Result<RunKey, ApiError> {
+    let dlq_id = id.or_absent(absent)?;
     match app.core.edit_failure_call(tenant, dlq_id, edit).await? {
         Ok(run) => Ok(run),
-        Err(FailureCallRefused::Unknown) => Err(absent(id)),
+        Err(FailureCallRefused::Unknown) => Err(absent(id.text())),
         Err(refused @ FailureCallRefused::State) => Err(ApiError::invalid(refused.to_string())),
     }
 }
 
-async fn begin_one(app: &Arc<App>, id: &str, request: Request, again: Again) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(app, request.headers(), request.uri(), Access::Write)?;
+async fn begin_one(
+    app: &Arc<App>,
+    Writer { tenant }: Writer,
+    id: &PathId<DlqId>,
+    request: Request,
+    again: Again,
+) -> Result<Json<Value>, ApiError> {
     refuse_when_disk_is_low(app)?;
     let overrides = overrides(app, request.headers(), request.uri())?;
     drop(request);
-    let dlq_id: DlqId = id.parse().map_err(|_| absent(id))?;
+    let dlq_id = id.or_absent(absent)?;
     let begun = app.core.begin_again(tenant, vec![dlq_id], again, overrides).await?;
     match (begun.begun.into_iter().flatten().next(), begun.stopped) {
         (Some(run), _) => Ok(Json(begun_json(&run))),
@@ -210,8 +228,13 @@ async fn begin_one(app: &Arc<App>, id: &str, request: Request, again: Again) -> 
     }
 }
 
-async fn begin_many(app: &Arc<App>, request: Request, again: Again) -> Result<Json<Value>, ApiError> {
-    let (tenant, params, headers, uri) = read_selection(app, request).await?;
+async fn begin_many(
+    app: &Arc<App>,
+    Writer { tenant }: Writer,
+    request: Request,
+    again: Again,
+) -> Result<Json<Value>, ApiError> {
+    let (params, headers, uri) = read_selection(app, tenant, request).await?;
     refuse_when_disk_is_low(app)?;
     let overrides = overrides(app, &headers, &uri)?;
     let (ids, next) = match named(&params)? {
@@ -275,12 +298,16 @@ fn absent(id: &str) -> ApiError {
     ApiError::not_found(format!("failed run {id} not found"))
 }
 
-/// Who asks for an action on failed runs, on which, and with what.
-async fn read_selection(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap, Uri), ApiError> {
-    let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
+/// On which failed runs an action is asked for, and with what.
+async fn read_selection(
+    app: &Arc<App>,
+    tenant: TenantId,
+    request: Request,
+) -> Result<(Params, HeaderMap, Uri), ApiError> {
+    let SmallRequest { parts, body } = read_small(app, tenant, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.selected_by(&SELECTORS, &OTHERS)?;
-    Ok((tenant, params, parts.headers, parts.uri))
+    Ok((params, parts.headers, parts.uri))
 }
 
 /// One page of what the filters select.

@@ -6,6 +6,7 @@
 //! never refused for that: it only has to wait for its turn.
 
 use super::{NOT_FOUND, checked_name, refused_event};
+use crate::api::access::{Anyone, Methods, get};
 use crate::api::body;
 use crate::api::caller::{caller, peer_is_trusted};
 use crate::api::error::ApiError;
@@ -20,7 +21,6 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, header};
-use axum::routing::{MethodRouter, get};
 use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::StepText;
 use posthaste_store::ReadPool;
@@ -37,7 +37,7 @@ const CREATE_WEBHOOK: &str = "CreateWebhook";
 const X_FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// All methods that webhooks are known to have.
-pub(in crate::api) fn methods() -> MethodRouter<Arc<App>> {
+pub(in crate::api) fn methods() -> Methods {
     get(call).post(call).put(call).patch(call).delete(call).options(call)
 }
 
@@ -46,7 +46,7 @@ fn without_figures(error: ApiError) -> ApiError {
     if error.is_quota() { ApiError::quota(format!("quota {STORED_BYTES_QUOTA} exceeded")) } else { error }
 }
 
-async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+async fn call(_: Anyone, State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (parts, body) = request.into_parts();
     let Hook { user, run, event } = Hook::read(parts.uri.path())?;
     let run = RunKey { id: run, created_at: None };

@@ -4,13 +4,14 @@ use super::events;
 use super::selection::{self, States};
 use super::shape::{self, View, run_state};
 use super::steps::{self, Group, Standing, StepState};
+use crate::api::auth::Reader;
 use crate::api::error::ApiError;
 use crate::api::params::Params;
 use crate::api::pieces::Pieces;
 use crate::api::response::answer;
 use crate::api::viewer::Viewer;
 use crate::app::App;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::Response;
 use posthaste_engine::limits::{LOG_PAGE_MAX, PAGE_BYTES_MAX, RUN_PAGE_MAX};
 use posthaste_engine::workflow::{Record, Workflow};
@@ -24,8 +25,12 @@ use std::sync::Arc;
 const RUN_PAGES_MAX: usize = 10;
 
 /// Lines, or with `groupBy` runs.
-pub(in crate::api) async fn events(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let (viewer, params) = asked(&app, &request)?;
+pub(in crate::api) async fn events(
+    caller: Reader,
+    State(app): State<Arc<App>>,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
     match params.one("groupBy")? {
         None => list_lines(&app, viewer, &params).await,
         Some("workflowRunId") => list_runs(&app, viewer, &params).await,
@@ -34,13 +39,12 @@ pub(in crate::api) async fn events(State(app): State<Arc<App>>, request: Request
 }
 
 /// Runs.
-pub(in crate::api) async fn logs(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let (viewer, params) = asked(&app, &request)?;
-    list_runs(&app, viewer, &params).await
-}
-
-fn asked(app: &App, request: &Request) -> Result<(Viewer, Params), ApiError> {
-    Ok((Viewer::of(app, request)?, Params::from_query(request.uri().query())))
+pub(in crate::api) async fn logs(
+    caller: Reader,
+    State(app): State<Arc<App>>,
+    params: Params,
+) -> Result<Response, ApiError> {
+    list_runs(&app, caller.viewer(&app), &params).await
 }
 
 async fn list_runs(app: &App, viewer: Viewer, params: &Params) -> Result<Response, ApiError> {

@@ -5,7 +5,7 @@
 
 use super::waiters::waiter_json;
 use super::{checked_name, refused_event};
-use crate::api::auth::{Access, authorize};
+use crate::api::auth::Writer;
 use crate::api::body;
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
@@ -29,9 +29,12 @@ use std::sync::Arc;
 /// What the ids of runs begin with that clients or the server have made.
 const RUN_PREFIX: &str = "wfr_";
 
-pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub(in crate::api) async fn notify(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let max = app.config.message_bytes_max;
     let over = || ApiError::message_too_large(max);

@@ -2,7 +2,7 @@
 
 use super::protocol::created_at;
 use super::{NOT_FOUND, checked_name, run_of};
-use crate::api::auth::{Access, authorize, identify};
+use crate::api::auth::{Reader, Writer};
 use crate::api::body::{self, SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::{Params, decoded};
@@ -13,7 +13,7 @@ use crate::api::storing;
 use crate::app::App;
 use crate::core::{RunKey, in_time};
 use crate::data_dir::DiskPromise;
-use crate::tenants::{Grant, Scope};
+use crate::tenants::Scope;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri};
@@ -49,8 +49,11 @@ const PIECE: usize = 100;
 
 /// The entries of a run that goes on, for a client whose delivery came without them. They are the originals, so of a run
 /// that hides something only those get them who can also execute it.
-pub(in crate::api) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let Grant { tenant, scope, .. } = identify(&app, request.headers(), request.uri())?;
+pub(in crate::api) async fn get(
+    Reader { tenant, scope }: Reader,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let run = key(request.uri(), request.headers())?;
     let make = move |store: &dyn Store| {
         let record = run_of(store, tenant, &run)?.filter(|record| record.workflow.run.state == RunState::Started);
@@ -89,9 +92,12 @@ fn written(record: Record) -> Pieces {
 }
 
 /// The function of a run has returned (`cancel=false`), or somebody cancels it.
-pub(in crate::api) async fn end(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(in crate::api) async fn end(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let run = key(&parts.uri, &parts.headers)?;
     if is_cancel(parts.uri.query())? {
         return match app.core.cancel_run(tenant, run).await? {
@@ -120,10 +126,11 @@ fn room_for_result(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskProm
 
 /// Cancels many.
 pub(in crate::api) async fn cancel_many(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
+    let SmallRequest { parts, body } = read_small(&app, tenant, request).await?;
     let (filter, count) = cancel_of(&Params::from_query_and_body(parts.uri.query(), &body.bytes)?)?;
     if filter == RunFilter::default() {
         tracing::info!(tenant = tenant.0, count, "cancelling all workflow runs of the tenant");

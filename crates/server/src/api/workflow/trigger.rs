@@ -2,7 +2,7 @@
 
 use super::publish::{Asked, bounds, check_failure_call, checked_url, start};
 use super::translate::{self, Item};
-use crate::api::auth::{Access, authorize};
+use crate::api::auth::Writer;
 use crate::api::batch;
 use crate::api::body;
 use crate::api::caller::caller_ip;
@@ -20,9 +20,12 @@ use posthaste_wire::publish::merge_query;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(in crate::api) async fn one(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(in crate::api) async fn one(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let query = destination::split_query(parts.uri.query());
     let url = Destination::parse(rest_of(parts.uri.path()), query.destination.as_deref(), URL_BYTES_MAX)?;
@@ -38,11 +41,11 @@ pub(in crate::api) async fn one(State(app): State<Arc<App>>, request: Request) -
 }
 
 pub(in crate::api) async fn many(
+    Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let (parts, body) = request.into_parts();
-    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; split it"));
     let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;

@@ -4,6 +4,7 @@ use super::protocol::{created_at, value};
 use super::publish::{Asked, bounds};
 use super::translate::{Bounds, HeaderLists, lists};
 use super::{checked_name, checked_step, headers, refused_append};
+use crate::api::auth::Writer;
 use crate::api::body::{SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
@@ -39,8 +40,12 @@ struct Body {
     step: StepText,
 }
 
-pub(in crate::api) async fn wait(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
+pub(in crate::api) async fn wait(
+    Writer { tenant }: Writer,
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let SmallRequest { parts, body } = read_small(&app, tenant, request).await?;
     refuse_when_disk_is_low(&app)?;
     let event = decoded(rest_of(parts.uri.path()))?;
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();

@@ -1,6 +1,7 @@
 //! `GET /v2/waiters/{event}`: which runs wait for an event.
 
 use super::headers::forwarded_name;
+use crate::api::auth::Reader;
 use crate::api::error::ApiError;
 use crate::api::params::{Params, decoded};
 use crate::api::pieces::Pieces;
@@ -9,7 +10,8 @@ use crate::api::response::{Answer, answer};
 use crate::api::shape::{Object, put};
 use crate::api::viewer::Viewer;
 use crate::app::App;
-use axum::extract::{Request, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use posthaste_engine::limits::WAITERS_LISTED_MAX;
 use posthaste_engine::workflow::run::Wait;
@@ -22,10 +24,10 @@ use std::sync::Arc;
 
 /// In the order of asking, as a bare list; a header says where the next page begins. The event is the raw rest of the path,
 /// slashes included.
-pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let viewer = Viewer::of(&app, &request)?;
-    let event = decoded(rest_of(request.uri().path()))?;
-    let params = Params::from_query(request.uri().query());
+pub(in crate::api) async fn list(caller: Reader, State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+    let viewer = caller.viewer(&app);
+    let event = decoded(rest_of(uri.path()))?;
+    let params = Params::from_query(uri.query());
     let count = params.number("count", 1)?.and_then(|count| usize::try_from(count).ok());
     let count = count.unwrap_or(WAITERS_LISTED_MAX).min(WAITERS_LISTED_MAX);
     let after = match params.one("cursor")?.filter(|text| !text.is_empty()) {
