@@ -2,11 +2,10 @@
 //!
 //! Every kind of command is named, so that a new one with headers cannot be forgotten.
 
-use super::schedules::ScheduleCommand;
 use super::workflow::{InvokedBy, RunCommand, StartRun};
 use super::{BulkPiece, Command};
 use crate::credentials::{Credentials, StoredHeaders, Unreadable, Visit};
-use posthaste_node::{DeadLetterCommand, MessageCommand};
+use posthaste_node::{DeadLetterCommand, MessageCommand, ScheduleCommand};
 
 impl Command {
     /// Seals the credentials in it, if there is a key for that.
@@ -16,7 +15,6 @@ impl Command {
         }
         match self {
             Command::Node(command) => seal_node_command(command, credentials),
-            Command::Schedule(ScheduleCommand::Put { schedule, .. }) => credentials.seal(schedule.tenant, schedule),
             Command::Run(command) => seal_run_command(command, credentials),
             Command::PutBulkAction { action, piece, .. } => {
                 credentials.seal(action.tenant, action);
@@ -24,11 +22,8 @@ impl Command {
                     replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
                 }
             }
-            Command::Schedule(
-                ScheduleCommand::Pause { .. } | ScheduleCommand::Reschedule { .. } | ScheduleCommand::Delete { .. },
-            )
             // The message is from the store.
-            | Command::Ended { .. }
+            Command::Ended { .. }
             | Command::DeliverNow { .. }
             | Command::Why { .. }
             | Command::Parallelism { .. }
@@ -49,7 +44,13 @@ fn seal_node_command(command: &mut posthaste_node::Command, credentials: Credent
         posthaste_node::Command::DeadLetters(DeadLetterCommand::Replay { replays, .. }) => {
             replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
         }
-        posthaste_node::Command::Messages(MessageCommand::Cancel { .. })
+        posthaste_node::Command::Schedules(ScheduleCommand::Put { schedule, .. }) => {
+            credentials.seal(schedule.tenant, schedule);
+        }
+        posthaste_node::Command::Schedules(
+            ScheduleCommand::Pause { .. } | ScheduleCommand::Reschedule { .. } | ScheduleCommand::Delete { .. },
+        )
+        | posthaste_node::Command::Messages(MessageCommand::Cancel { .. })
         | posthaste_node::Command::DeadLetters(DeadLetterCommand::Delete { .. })
         | posthaste_node::Command::Queues(_)
         | posthaste_node::Command::Flows(_) => {}
