@@ -212,7 +212,7 @@ impl Attempts {
     }
 }
 
-/// Lets one log line through per [`THROTTLE_PERIOD`], with how many it stands for.
+/// Lets one log line through per minute, with how many it stands for.
 #[derive(Debug, Default)]
 pub struct Throttle(Mutex<Throttled>);
 
