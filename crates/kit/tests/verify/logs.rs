@@ -1,4 +1,4 @@
-//! What the logs of a webhook contain, and what they must not contain.
+//! The contents of a webhook's logs: the events, and no secrets.
 
 use crate::support::{CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, stripe};
 use posthaste_kit::webhook::{Event, Stripe, Webhook};
