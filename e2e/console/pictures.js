@@ -1,6 +1,6 @@
-// The pictures of README.md and of docs/console.md, made anew: npm --prefix e2e/console run pictures
+// Creates the pictures of README.md and docs/console.md: npm --prefix e2e/console run pictures
 //
-// A file of tests that ./test does not run: it takes two minutes, writes into docs/images, and other tests cover the pages.
+// ./test does not run this file, because it takes two minutes and writes into docs/images. Other tests cover the pages.
 
 import path from "node:path";
 import { test } from "node:test";
@@ -11,7 +11,7 @@ import { watched } from "./support/story.js";
 
 const IMAGES = fileURLToPath(new URL("../../docs/images/", import.meta.url));
 
-/** How long the traffic lasts that the overview shows. */
+/** Duration of the traffic on the overview. */
 const TRAFFIC_MS = 80_000;
 
 const it = watched(
@@ -30,7 +30,7 @@ const it = watched(
   }),
 );
 
-/** A picture of a page: of all of it, or of this height. */
+/** Takes a picture of a page: the whole page, or this height. */
 async function picture(name, page, { height, colorScheme = "light" } = {}) {
   const visitor = await it.browser.visitor(it.server.url, { viewport: { width: 1440, height: height ?? 700 }, colorScheme });
   try {
@@ -57,7 +57,7 @@ test("the overview", async () => {
     await Promise.all([qstash.batchJSON(items), pause(125)]);
   }
   await picture("console-now", "");
-  // The other pictures begin with none.
+  // The other pictures start without dead letters.
   const { messages } = await qstash.dlq.listMessages({ count: 100 });
   await qstash.dlq.deleteMany({ dlqIds: messages.map(({ dlqId }) => dlqId) });
 });
@@ -83,7 +83,7 @@ test("a message that failed, the DLQ by cause, and a run", async () => {
   const run = await it.trigger("/order", { body: { order: 7 }, label: "orders" });
   await eventually("dead letters", async () => (await qstash.dlq.listMessages({ count: 100 })).messages.length === letters.length + 2);
   await eventually("the run waits", async () => JSON.stringify(await it.log(run)).includes("order-7-shipped"));
-  // The wait of the run is to be seen as long as its steps.
+  // Long enough that the wait of the run is visible next to its steps.
   await pause(4_000);
   await picture("console-dlq", "/dlq");
   await picture("console-message", `/messages/${messageId}`, { height: 1100 });

@@ -14,15 +14,15 @@ from pathlib import Path
 import prose
 from server import DEV_USER, PATIENCE_SECONDS
 
-#: Sentences that say so.
+#: Sentences that claim an absence.
 SAYS_ABSENT = re.compile(
     r"\b(Posthaste|it|SDK|server|console) (has|keeps) no\b|\bPosthaste (does not (have|support)|lacks)\b"
     # Not the SDKs of others, and not a link to the list.
     r"|\b[Tt]here (is|are|has been) no (?!official SDK)|\bnot (implemented|supported)\b(?! yet\]\()"
 )
-#: Lists in which every item says so.
+#: Lists in which every item claims an absence.
 LISTS = {"docs/README.md": "Not implemented yet", "docs/compare.md": "Missing in Posthaste"}
-#: Tables under such headings, in which the last cell says so if it begins with one of these words.
+#: Headings of tables in which the last cell claims an absence if it begins with one of these words.
 TABLES = r"[^\n]*[Dd]ifferen[^\n]*"
 CELL_SAYS_ABSENT = re.compile(r"no\b|none\b|not\b|your own\b|one server\b|one region\b")
 
@@ -88,7 +88,7 @@ def python_lacks(module, name):
 
 
 def unchecked(reason):
-    """Nothing in the repository could tell. For few claims."""
+    """The repository cannot verify it. For few claims."""
     assert reason
     return lambda world: []
 
@@ -165,7 +165,7 @@ def claims(page, text):
 
 
 def problems(pages, world, listed=None):
-    """`pages` are the texts by path. What is claimed and not listed, listed and not claimed, or there after all."""
+    """`pages` are the texts by path. Returns claims that are not listed, listed ones that are not made, and wrong ones."""
     listed = ABSENCES if listed is None else listed
     claimed = [(page, claim) for page, text in pages.items() for claim in claims(page, text)]
     found = [

@@ -1,17 +1,17 @@
-"""Fenced code blocks of a Markdown page, in order, with what each must print.
+"""Fenced code blocks of a Markdown page, in order, with their expected output.
 
 A fence's info string is a language, then flags and `name=value` options:
 
-    no-run      is not executed; an HTML comment before it says why: <!-- no-run: reason -->
-    eventually  is run again until it prints what is expected, for what takes a moment
-    background  keeps running until the end of the page; `port=N` says when it is ready
+    no-run      is not executed; an HTML comment before it gives the reason: <!-- no-run: reason -->
+    eventually  is repeated until it prints the expected output
+    background  keeps running until the end of the page; it is ready when `port=N` is open
     file=NAME   is saved under this name in the page's directory (and checked, if it is toml), not executed
     seconds=N   may take longer than others
     tutorial=T  is executed by e2e/tutorials in an empty directory, and not by e2e/docs
     terminal=N  the terminal of a tutorial that the block belongs to; `server` is the one of `posthaste dev`
     needs=A,B   programs that the tutorial needs, see e2e/tutorials/needs.py
 
-A block of code may be followed by an `output` or `json` block: what it must print. An `output` block of a tutorial names
+A block of code may be followed by an `output` or `json` block with its expected output. An `output` block of a tutorial names
 the terminal that must show it. A file of a tutorial may be in any language.
 """
 
@@ -121,5 +121,5 @@ def rows(page: Path, heading: str) -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """What stands in backticks in a cell."""
+    """The text in backticks in a cell."""
     return re.findall(r"`([^`]+)`", cell)

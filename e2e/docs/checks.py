@@ -1,6 +1,6 @@
 """Compares the tables of the pages with the truth: the source, `--help`, `/metrics` and a real delivery.
 
-Every check returns what is wrong, as a list of texts.
+Every check returns its problems, as a list of texts.
 """
 
 import json
@@ -32,7 +32,7 @@ def run(tools, directory):
         ("api.md names every endpoint", lambda: endpoints(tools, server)),
         ("signatures.md names every header of a delivery", lambda: delivery_headers(tools, server, receiver)),
         ("retries.md states the real waits", lambda: retry_delays(tools, server, receiver)),
-        # Behind the deliveries: a metric with a label appears when it has counted something.
+        # After the deliveries: a metric with a label appears when it has counted something.
         ("operations.md names every metric", lambda: metrics(tools, server)),
         ("commands and flags exist", lambda: claims.commands(pages, helps(tools))),
         ("endpoints exist", lambda: claims.endpoints(pages, openapi(server), ABSENT)),
@@ -45,7 +45,7 @@ def run(tools, directory):
         for name, check in listed:
             try:
                 yield name, check()
-            except Exception as error:  # whatever it is, the other checks still count
+            except Exception as error:  # the other checks still count
                 yield name, [f"the check itself failed: {error!r}"]
     finally:
         server.stop()
@@ -183,7 +183,7 @@ BOUNDS = {
     "store/src/sqlite/tally.rs": r"const",
     "server/src/token_uses.rs": r"const",
 }
-#: Not bounds but units and pauses.
+#: Units and pauses, which are not limits.
 NOT_BOUNDS = {"ACCEPT_PAUSE", "BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "HEARTBEAT_EVERY", "KEY_BYTES", "LINE_BYTES", "LOOK_EVERY", "WINDOW_MS"}
 
 

@@ -1,6 +1,6 @@
-"""What the pages name must exist: commands, flags, endpoints, metrics, settings and versions of SDKs.
+"""Names on the pages must exist: commands, flags, endpoints, metrics, settings and versions of SDKs.
 
-The reference tables are compared whole in checks.py. This is about every other mention. A function returns what is wrong, as
+checks.py compares the whole reference tables. This file checks every other mention. A function returns its problems, as
 a list of texts; `pages` are the texts by path.
 """
 
@@ -114,7 +114,7 @@ VERSIONS = [
 
 
 def sdk_versions(pages, tested, places=VERSIONS):
-    """The versions of the SDKs that are said to work are those of the lock files, all of them.
+    """The documented versions of the SDKs are exactly those of the lock files.
 
     `tested` has the versions by package.
     """
@@ -140,7 +140,7 @@ def tested_versions(root):
     tested = {"@upstash/qstash": set(), "@upstash/workflow": set(), "qstash": set(), "upstash-workflow": set()}
     for lock in ("e2e/js/package-lock.json", "e2e/workflow/js/package-lock.json"):
         for path, package in json.loads((root / lock).read_text(encoding="utf-8"))["packages"].items():
-            # Those that the tests ask for, under whatever name, and not those that other packages bring along.
+            # Direct dependencies of the tests, under any name, but not indirect ones.
             name = package.get("name", path.removeprefix("node_modules/"))
             if path.count("node_modules/") == 1 and name in tested:
                 tested[name].add(package["version"])

@@ -1,4 +1,4 @@
-"""Compares what a block printed with what its page says. `…` stands for anything."""
+"""Compares the output of a block with its page. `…` stands for anything."""
 
 import json
 import re
@@ -7,14 +7,14 @@ ANY = "…"
 
 
 def mismatch(expected: str, language: str, printed: str) -> str | None:
-    """Why `printed` is not what was expected; `None` when it is."""
+    """Why `printed` differs from the expected output; `None` if it matches."""
     if language == "json":
         return _json_mismatch(expected, printed)
     return None if _text_pattern(expected).fullmatch(printed.strip()) else "the output differs"
 
 
 def is_shown(expected: str, printed: str) -> bool:
-    """Whether these lines are somewhere in what a terminal has printed."""
+    """Whether a terminal has printed these lines."""
     return _text_pattern(expected).search(printed) is not None
 
 

@@ -13,7 +13,7 @@ from blocks import CODE, Block
 from receiver import Receiver
 from server import DEV_USER, PATIENCE_SECONDS, Server, clean_environment
 
-#: Runs a block of bash; what it sets is there for the blocks that follow.
+#: Runs a block of bash; later blocks see the variables that it sets.
 BASH = """set -a
 trap 'env -0 > "$DOCS_STATE"' EXIT
 """
@@ -22,11 +22,11 @@ VOLATILE = {"_", "SHLVL", "PWD", "OLDPWD", "DOCS_STATE"}
 
 
 class Failure(Exception):
-    """A block did not do what its page says."""
+    """A block behaved differently from its page."""
 
 
 class Page:
-    """A directory of its own, a server in it, and what the blocks have set so far."""
+    """A fresh directory with a server, and the variables that the blocks have set so far."""
 
     def __init__(self, directory: Path, tools):
         self._directory = directory
@@ -125,7 +125,7 @@ class Page:
         self._environment.update(self._fixed)
 
     def _start(self, block):
-        """Starts what the rest of the page needs, and waits until its port is open."""
+        """Starts a program that the rest of the page needs, and waits until its port is open."""
         port = int(block.options["port"])
         if _is_open(port):
             raise Failure(f"port {port} is in use by another process")

@@ -1,4 +1,4 @@
-"""The text of a page without its code blocks: statements, and what stands in backticks."""
+"""The text of a page without its code blocks: statements, and text in backticks."""
 
 import re
 
@@ -26,7 +26,7 @@ def rows(text, heading):
 
 
 def code(text):
-    """What stands in backticks, outside of code blocks."""
+    """Text in backticks, outside code blocks."""
     return re.findall(r"`([^`\n]+)`", _without_code(text))
 
 

@@ -1,4 +1,4 @@
-"""What the examples publish to. Its answers depend on the path and on nothing else.
+"""The receiver of the examples. Its responses depend only on the path.
 
     /ok      200                     /refuse  489 with Upstash-NonRetryable-Error: true
     /fail    500                     /busy    503 with Retry-After: 30
@@ -10,7 +10,7 @@ import select
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-#: /slow gives up too, so that a forgotten sender holds nothing for ever.
+#: /slow also ends, so that a forgotten sender holds no resources forever.
 SLOW_SECONDS = 60
 
 
@@ -29,7 +29,7 @@ class Receiver:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def headers_at(self, path):
-        """The headers of what has arrived at a path, in order."""
+        """The headers of the requests to a path, in order."""
         return [headers for arrived, headers in list(self._server.arrived) if arrived == path]
 
     def stop(self):

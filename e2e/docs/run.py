@@ -26,13 +26,13 @@ import checks
 from page import Failure, Page
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Pages of other authors, with conventions of their own.
+#: Pages with other conventions.
 FOREIGN = {"benchmarks.md", "style.md"}
 
 
 @dataclass
 class Tools:
-    """What pages and checks need."""
+    """The inputs of pages and checks."""
 
     binary: Path
     python: Path
@@ -43,7 +43,7 @@ class Tools:
 
 
 class Score:
-    """What passed and what did not."""
+    """The results of all blocks and checks."""
 
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
@@ -58,7 +58,7 @@ class Score:
 
 def main():
     arguments = read_arguments()
-    # So that what runs in the background ends if the runner is stopped.
+    # Ends background programs if the runner is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     tools = Tools(
         binary=arguments.binary.resolve(),

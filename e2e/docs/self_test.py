@@ -1,4 +1,4 @@
-"""The runner itself: what it lets pass and what it does not. Run by run.py before the pages."""
+"""Tests of the runner itself. run.py runs them before the pages."""
 
 import sys
 import tempfile
@@ -20,7 +20,7 @@ def written(text):
 
 
 class Matching(unittest.TestCase):
-    def test_json_must_be_the_same_but_for_what_is_left_open(self):
+    def test_json_must_match_except_for_placeholders(self):
         cases = [
             ('{"a": 1}', '{"a": 1}', True),
             ('{"a": 1}', '{"a": 2}', False),
@@ -42,7 +42,7 @@ class Matching(unittest.TestCase):
         for expected, printed, same in cases:
             self.assertEqual(match.mismatch(expected, "json", printed) is None, same, (expected, printed))
 
-    def test_text_must_be_the_same_but_for_what_is_left_open(self):
+    def test_text_must_match_except_for_placeholders(self):
         cases = [
             ("one\ntwo\n", "one\ntwo\n", True),
             ("one\n", "one\ntwo\n", False),
@@ -58,7 +58,7 @@ class Matching(unittest.TestCase):
 
 
 class Reading(unittest.TestCase):
-    def test_blocks_have_flags_options_and_what_they_must_print(self):
+    def test_blocks_have_flags_options_and_expected_output(self):
         [first, second] = written(
             "```bash eventually\necho 1\n```\n\n```output\n1\n```\n\nText.\n\n```toml file=a.toml\nb = 1\n```\n"
         )
@@ -70,7 +70,7 @@ class Reading(unittest.TestCase):
         [absent] = written("<!-- no-run: it never ends -->\nText.\n```sh no-run\na\n```\n")
         self.assertEqual((given.reason, absent.reason), ("it never ends", None))
 
-    def test_mistakes_are_told(self):
+    def test_mistakes_are_reported(self):
         for text in ["```bash norun\n```\n", "```bash\n", "```output\n1\n```\n", "```sh\na\n```\nText.\n```output\n```\n"]:
             with self.assertRaises(blocks.PageError, msg=text):
                 written(text)
@@ -156,7 +156,7 @@ class Absence(unittest.TestCase):
         for page, text, expected in cases:
             self.assertEqual(absences.claims(page, text), expected, text)
 
-    def test_a_claim_must_be_listed_still_be_made_and_be_true(self):
+    def test_a_claim_must_be_listed_made_and_true(self):
         world = absences.World(Path("."), Path("python3"), "", {"wheel-count"}, set())
         true, false = [absences.no_setting("door")], [absences.no_setting("wheel")]
         page = {"a.md": "Posthaste has no wheels."}

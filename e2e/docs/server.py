@@ -7,9 +7,9 @@ import subprocess
 import time
 import urllib.request
 
-#: How long anything may take before it counts as broken.
+#: Longest wait for a condition.
 PATIENCE_SECONDS = 60
-#: How often a condition is looked at.
+#: Interval of polling.
 POLL_SECONDS = 0.02
 ADDRESS = re.compile(r'is running at http://(\S+)\n|"address":"([^"]+)"')
 

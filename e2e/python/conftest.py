@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Story:
-    """What a test works with."""
+    """The environment of a test."""
 
     server: Server
     receiver: Receiver
@@ -32,7 +32,7 @@ class Story:
     clients: List[Any]
 
     def path(self) -> str:
-        """A path that no other test uses."""
+        """A unique path."""
         return f"/{self.name('path')}"
 
     def name(self, prefix: str) -> str:
@@ -48,7 +48,7 @@ class Story:
         return eventually(f"{message_id} {state}", probe)
 
     def dead_letter(self, message_id: str) -> DlqMessage:
-        """Waits for the entry in the DLQ that a message has become."""
+        """Waits for the dead letter of a message."""
         found = eventually(
             f"{message_id} in the DLQ",
             lambda: self.client.dlq.list(filter={"message_id": message_id}).messages,
@@ -82,13 +82,13 @@ KINDS = ["sync", "asyncio"]
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which of the SDK's two clients."""
+    """Selects one of the SDK's two clients."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def clients(server: Server, loop: asyncio.AbstractEventLoop) -> Dict[str, List[Any]]:
-    """Of each kind a client for each user; they take long to make."""
+    """A client of each kind for each user, because creating them is slow."""
     return {
         "sync": [sync_client(server.url, user.token) for user in USERS],
         "asyncio": [AsyncioClient(server.url, user.token, loop) for user in USERS],
@@ -102,7 +102,7 @@ def story(kind: str, server: Server, receiver: Receiver, clients: Dict[str, List
 
 @pytest.fixture(scope="session")
 def firings(receiver: Receiver, clients: Dict[str, List[Any]]) -> Dict[str, Firing]:
-    """What each client has scheduled for the next full minute."""
+    """The schedules of each client for the next full minute."""
     away_from_the_minute()
     return {kind: Firing(clients[kind][0], receiver, kind) for kind in KINDS}
 

@@ -1,4 +1,4 @@
-"""Keeps what is generated on this machine: every URL in a request leads to a closed port of loopback."""
+"""Keeps generated requests on this machine: every URL in a request leads to a closed loopback port."""
 
 import re
 
@@ -6,7 +6,7 @@ import schemathesis
 
 #: Nothing listens there.
 NOWHERE = "http://127.0.0.1:9/"
-#: What could be a URL to the server: as it is, or percent-encoded.
+#: Text that could be a URL to the server, verbatim or percent-encoded.
 _URL = re.compile(r"https?(?::|%3a)(?:/|%2f|\\)*[^\s\"',]*", re.IGNORECASE)
 _LOOPBACK = re.compile(r"https?(?::|%3a)(?:/|%2f){2}127\.0\.0\.1(?::|%3a)9(?:[/?#%]|$)", re.IGNORECASE)
 

@@ -30,7 +30,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 START_SECONDS = 60
 #: Fields and headers that hold a URL.
 URLS = {"url", "destination", "Upstash-Callback", "Upstash-Failure-Callback"}
-#: Values that mean something, for parameters whose form the document cannot give.
+#: Valid values for parameters whose form the document cannot describe.
 MEANINGFUL = {
     "Upstash-Not-Before": [0, 1780315200],
     "Upstash-Deduplication-Id": ["a", "b:c"],
@@ -81,10 +81,10 @@ def fuzz(document, url, arguments, others):
 
 
 def prepared(document, ids):
-    """The document for the fuzzer: URLs that lead nowhere, values that mean something, and no field unnamed."""
+    """The document for the fuzzer: URLs that lead nowhere, valid values, and no unnamed fields."""
     for schema in document["components"]["schemas"].values():
         tighten(schema)
-    # A stream does not end, so there is no answer to wait for.
+    # A stream does not end, so it has no complete response.
     document["paths"] = {path: operations for path, operations in document["paths"].items() if not is_stream(operations)}
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -111,7 +111,7 @@ def meaningful(name, schema, known=None):
 
 
 def tighten(schema):
-    """Fields that the document does not name are an error in an answer; a request may have more."""
+    """Fields that the document does not name are an error in a response; a request may have more."""
     if not isinstance(schema, dict):
         return
     fields = schema.get("properties")
@@ -130,7 +130,7 @@ def tighten(schema):
 
 
 class Server:
-    """`posthaste dev` as a child process, with what it writes."""
+    """`posthaste dev` as a child process, with its output."""
 
     def __init__(self, binary, directory):
         names = ("POSTHASTE_", "QSTASH_")
@@ -154,7 +154,7 @@ class Server:
             return json.load(answer)
 
     def seed(self):
-        """Makes one of everything, so that there is something to find; ids by resource."""
+        """Creates one resource of each kind, so that lookups succeed; returns ids by resource."""
         publish = f"/v2/publish/{NOWHERE[0]}"
         failed = self.ask("POST", publish, {"Upstash-Retries": "0", "Upstash-Label": "a,b"}, b"\xff")["messageId"]
         waits = {"Upstash-Delay": "1h", "Upstash-Forward-X": "y", "Upstash-Callback": NOWHERE[0], "Upstash-Timeout": "9s"}
@@ -186,7 +186,7 @@ class Server:
         return found
 
     def problems(self):
-        """What the log says that must not be: panics, and attempts to reach another machine."""
+        """Forbidden lines of the log: panics, and attempts to reach another machine."""
         problems = []
         if self._process.poll() is not None:
             problems.append(f"the server ended with {self._process.returncode}: {''.join(self.lines[-20:])}")

@@ -52,7 +52,7 @@ def provide(needs: set[str], path: str, start: Path) -> tuple[str, dict[str, str
 
 
 def forget(needs: set[str], start: Path):
-    """Removes compiled crates that lie in the tutorial's own directory: no other run can use them."""
+    """Removes compiled crates in the tutorial's own directory, because no other run can use them."""
     if "cargo" not in needs:
         return
     for manifest in start.glob("*/Cargo.toml"):
@@ -65,7 +65,7 @@ def forget(needs: set[str], start: Path):
 
 
 def local_packages(lock: str) -> list[str]:
-    """The packages of a Cargo.lock that come from no registry."""
+    """The packages of a Cargo.lock that do not come from a registry."""
     packages = lock.split("[[package]]")[1:]
     return [re.search(r'^name = "(.+)"$', text, re.M)[1] for text in packages if "\nsource = " not in text]
 

@@ -29,7 +29,7 @@ from tutorial import Tutorial
 
 def main():
     arguments = read_arguments()
-    # So that the terminals are closed if the runner is stopped: each has a process group of its own.
+    # Closes the terminals if the runner is stopped, because each has its own process group.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     refuse_missing(arguments.binary)
     failed = [] if passes_self_test() else ["self_test.py"]

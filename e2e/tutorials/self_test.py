@@ -52,7 +52,7 @@ class Texts(unittest.TestCase):
         ports = {"8080": "1", "3001": "2"}
         self.assertEqual(with_ports("http://127.0.0.1:8080/3001 18080 30010", ports), "http://127.0.0.1:1/2 18080 30010")
 
-    def test_output_of_a_tutorial_is_a_block_of_its_own(self):
+    def test_output_of_a_tutorial_is_a_separate_block(self):
         with tempfile.TemporaryDirectory() as directory:
             page = Path(directory) / "page.md"
             page.write_text(
@@ -76,7 +76,7 @@ class Needs(unittest.TestCase):
         self.addCleanup(made.cleanup)
         self.start = Path(made.name)
 
-    def test_a_program_that_is_not_there_is_missing(self):
+    def test_an_absent_program_is_missing(self):
         with self.assertRaises(needs.Missing):
             needs.provide({"no-such-program"}, os.environ["PATH"], self.start)
 

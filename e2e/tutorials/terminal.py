@@ -8,18 +8,18 @@ import subprocess
 import time
 from pathlib import Path
 
-#: How long anything may take before it counts as broken. Installing packages takes longest.
+#: Longest wait for a command. Installing packages takes longest.
 PATIENCE_SECONDS = 120
-#: How often a condition is looked at.
+#: Interval of polling.
 POLL_SECONDS = 0.05
 
 
 class Failure(Exception):
-    """A tutorial did not do what its text says."""
+    """A tutorial behaved differently from its text."""
 
 
 class Terminal:
-    """A bash of its own. Commands are typed into it, so what is not exported stays out of the programs."""
+    """A separate bash. Commands are typed into it, so programs do not see variables that are not exported."""
 
     def __init__(self, name: str, records: Path, directory: Path, environment: dict):
         self._records = records / f"terminal-{name}"
@@ -41,7 +41,7 @@ class Terminal:
 
     @property
     def directory(self) -> Path:
-        """Where the shell is now."""
+        """The current directory of the shell."""
         return self._directory
 
     def printed(self) -> str:
@@ -80,7 +80,7 @@ class Terminal:
         return False
 
     def close(self):
-        """Ends the shell with all that it has started."""
+        """Ends the shell with all programs that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._shell.pid, signal.SIGTERM)
         self._shell.stdin.close()

@@ -1,4 +1,4 @@
-"""Follows one tutorial: its files, its commands and its terminals, in a directory that has nothing else.
+"""Follows one tutorial: its files, its commands and its terminals, in an empty directory.
 
 The reader's machine differs from a real one in a few ways only. Ports that the text names are replaced by free ones, because
 other tests run at the same time. `cargo run --release --` in a clone starts a server that has been built already; other crates
@@ -84,7 +84,7 @@ class Tutorial:
         needs.forget(self._needs, self._start)
 
     def follow(self, block: Block):
-        """Does what a block says; raises `Failure`."""
+        """Runs a block; raises `Failure`."""
         terminal = self._terminal(block.options.get("terminal", "1"))
         text = with_ports(block.text, self._ports)
         if block.language == "output":

@@ -1,6 +1,7 @@
 //! A large backlog of messages that are due in a week: its cost in memory, the duration of a restart with it, whether
 //! all of it survives the restart, the accuracy of timers, and whether new messages are as fast and as cheap as without
 //! it.
+//!
 //! One server is filled in steps, and each step measures the cost of new messages. With the whole backlog, it then
 //! takes turns with an empty server.
 

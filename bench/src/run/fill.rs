@@ -159,11 +159,11 @@ impl Fill {
                 bail!("a batch of {items} was answered with {} ids", accepted.len());
             }
             samples.push(accepted.swap_remove(first as usize / BATCH_ITEMS as usize % accepted.len()).message_id);
-            self.tell_progress(first, items);
+            self.log_progress(first, items);
         }
     }
 
-    fn tell_progress(&self, first: u32, items: u32) {
+    fn log_progress(&self, first: u32, items: u32) {
         let tenth = |done: u32| u64::from(done - self.first) * 10 / u64::from(self.until - self.first);
         if tenth(first + items) > tenth(first) {
             eprintln!("delayed: {}% of {} stored", tenth(first + items) * 10, number(f64::from(self.until)));

@@ -7,7 +7,6 @@
 //!
 //! The speed of a machine changes over time, and the 99th percentile shows this most. Therefore runs that are compared
 //! follow one another directly. Each round gives a ratio, and the result is the median of the ratios with their range.
-//! next to one another, is compared round by round, and the median of these ratios is told with the least and the most.
 
 use super::child::{Child, free_port, this_program, tied_command};
 use super::figure::{Figure, Rounds, delivered_per_s, goal, missing, paired_ratios};

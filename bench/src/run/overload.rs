@@ -67,7 +67,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     let totals = flood.offer(capacity_per_s * OFFERED_RATIO, time, watch).await?;
     let end_ns = now_ns();
     let usage = Usage::of_tree(target.child.pid);
-    tell(&totals, &rss);
+    log_course(&totals, &rss);
     get_ok(bench.sink(), "/_config?delay_ms=0").await?;
     let normal_s = normal_after(&flood, before_ms, end_ns).await?;
     disk.recover()?;
@@ -80,7 +80,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
 }
 
 /// Logs the course of the flood: memory every ten seconds, and the first problem.
-fn tell(totals: &Totals, rss: &[f64]) {
+fn log_course(totals: &Totals, rss: &[f64]) {
     let memory: Vec<String> = rss.iter().step_by(10).map(|rss| number(*rss)).collect();
     eprintln!(
         "overload: {} offered/s, {} accepted/s, {} not offered; RSS every 10 s, MB: {}",

@@ -1,4 +1,4 @@
-//! What a load run publishes, and how: the arguments of `load`.
+//! The publishes of a load run: the arguments of `load`.
 
 use super::figure::TARGET;
 use super::scenario::{AUTHORIZATION, Target};

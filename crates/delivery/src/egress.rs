@@ -170,7 +170,7 @@ impl EgressPolicy {
         if !allowed || address::is_metadata(address) {
             return Err(Refusal::Address { kind, address });
         }
-        // An allowed translation prefix must not permit an address that is blocked by itself.
+        // An allowed translation prefix must not permit an embedded address that is blocked.
         match address::embedded_v4(address) {
             Some(behind) => self.check_address(behind.into(), port, trusted),
             None => Ok(()),

@@ -33,7 +33,7 @@ pub struct Asked {
     pub patience: Duration,
 }
 
-/// Sends one request over `stream` as an attempt does, and reads the response. The second value tells whether the
+/// Sends one request over `stream` as an attempt does, and reads the response. The second value is true if the
 /// connection is reusable.
 pub async fn exchange<S>(stream: S, asked: Asked) -> Result<(Response, bool), AttemptError>
 where

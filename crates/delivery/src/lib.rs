@@ -5,7 +5,6 @@
 //! dialled, `connect` and `pool` open and keep connections, `request` builds and signs the request, and `response`
 //! reads the response within the limits of `answer_room`. The egress guard has its vectors in `vectors/ssrf.json`.
 //! Modules are in reading order.
-//! bounds of `answer_room`. The egress guard has its vectors in `vectors/ssrf.json`. Modules are in reading order.
 
 pub mod target;
 

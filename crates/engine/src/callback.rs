@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 /// The content of a callback.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct CallbackReport<'a> {
     /// The message that had an attempt.
     pub source: &'a Message,
     /// Retries before that attempt.
@@ -72,8 +72,8 @@ struct Payload<'a> {
 }
 
 /// The message of a callback.
-pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, now: Timestamp) -> Message {
-    let source = told.source;
+pub(crate) fn message(callback: &CallbackSpec, report: CallbackReport<'_>, id: MessageId, now: Timestamp) -> Message {
+    let source = report.source;
     let mut headers = callback.headers.clone();
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE)) {
         headers.insert(0, ("Content-Type".to_owned(), "application/json".to_owned()));
@@ -81,7 +81,7 @@ pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, no
     // The payload contains fields that the source hides.
     let mut redact = callback.redact.union(&source.spec.redact);
     redact.body |= !source.spec.redact.is_none();
-    let kind = if told.dlq_id.is_some() { CauseKind::FailureCallback } else { CauseKind::Callback };
+    let kind = if report.dlq_id.is_some() { CauseKind::FailureCallback } else { CauseKind::Callback };
     let spec = MessageSpec {
         url: callback.url.clone(),
         method: callback.method.clone(),
@@ -98,21 +98,21 @@ pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, no
         ..MessageSpec::default()
     };
     let not_before = now.plus_millis(callback.delay_ms);
-    Message { id, tenant: source.tenant, created_at: now, not_before, spec, body: body(told) }
+    Message { id, tenant: source.tenant, created_at: now, not_before, spec, body: body(report) }
 }
 
-fn body(told: Told<'_>) -> Bytes {
-    let (source, spec) = (told.source, &told.source.spec);
-    let response = told.outcome.result.as_ref().ok();
-    let is_omitted = told.is_full || source.body.len() > SOURCE_BODY_BYTES_MAX;
+fn body(report: CallbackReport<'_>) -> Bytes {
+    let (source, spec) = (report.source, &report.source.spec);
+    let response = report.outcome.result.as_ref().ok();
+    let is_omitted = report.is_full || source.body.len() > SOURCE_BODY_BYTES_MAX;
     let payload = Payload {
         status: response.map_or(0, |response| response.status),
         header: response.map(|response| lists(&response.headers, |value| Cow::Borrowed(value))).unwrap_or_default(),
         body: response.map(|response| base64(&response.body)).unwrap_or_default(),
-        error: told.outcome.result.as_ref().err().map(|error| error.message.as_str()),
-        retried: told.retried,
+        error: report.outcome.result.as_ref().err().map(|error| error.message.as_str()),
+        retried: report.retried,
         max_retries: spec.retries,
-        dlq_id: told.dlq_id.map(|dlq_id| dlq_id.to_string()),
+        dlq_id: report.dlq_id.map(|dlq_id| dlq_id.to_string()),
         source_message_id: source.id.to_string(),
         topic_name: spec.topic.as_deref(),
         endpoint_name: spec.endpoint.as_deref(),
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    fn told<'a>(source: &'a Message, outcome: &'a Outcome, dlq_id: Option<DlqId>) -> Told<'a> {
-        Told { source, retried: 2, outcome, dlq_id, is_full: false }
+    fn report<'a>(source: &'a Message, outcome: &'a Outcome, dlq_id: Option<DlqId>) -> CallbackReport<'a> {
+        CallbackReport { source, retried: 2, outcome, dlq_id, is_full: false }
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         let payload = |bytes: usize| {
             let source = Message { body: Bytes::from(vec![b'x'; bytes]), ..source() };
             let id = MessageId { seq: Seq(T.0 << 20 | 1), tag: 1 };
-            let made = message(&callback(), told(&source, &outcome, None), id, T);
+            let made = message(&callback(), report(&source, &outcome, None), id, T);
             serde_json::from_slice::<serde_json::Value>(&made.body).unwrap()
         };
         let whole = payload(SOURCE_BODY_BYTES_MAX);
@@ -213,7 +213,7 @@ mod tests {
         };
         let (source, outcome) = (source(), Outcome { result: Ok(response), duration_ms: 1, phases: None });
         let id = MessageId { seq: Seq(T.0 << 20 | 1), tag: 1 };
-        let made = message(&callback(), told(&source, &outcome, None), id, T);
+        let made = message(&callback(), report(&source, &outcome, None), id, T);
         assert_eq!(
             (made.id, made.tenant, made.created_at, made.not_before),
             (id, TenantId(1), T, T.plus_millis(2_000))
@@ -236,7 +236,7 @@ mod tests {
         let (source, outcome) = (source(), Outcome { result: Err(error), duration_ms: 1, phases: None });
         let dlq_id = DlqId { at: T, n: 4 };
         let id = MessageId { seq: Seq(T.0 << 20 | 1), tag: 1 };
-        let made = message(&callback(), told(&source, &outcome, Some(dlq_id)), id, T);
+        let made = message(&callback(), report(&source, &outcome, Some(dlq_id)), id, T);
         let body: serde_json::Value = serde_json::from_slice(&made.body).unwrap();
         assert_eq!(body["status"], 0);
         assert_eq!(body["dlqId"], dlq_id.to_string());

@@ -95,7 +95,7 @@ pub struct EventDetail {
     /// Why the attempt failed, if it was not simply the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What the receiver answered.
+    /// The receiver's response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Arc<Response>>,
     /// How long the attempt took.

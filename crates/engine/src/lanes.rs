@@ -6,7 +6,6 @@
 //! it start, it moves to the lane of its origin. A lane keeps at most [`limits::LANE_HELD_MAX`] waiting messages in
 //! RAM. The others are `spilled`: they stay in the store and are loaded when the lane has room. A message that has its
 //! turn in a queue is never spilled.
-//! turn in a queue is never spilled.
 
 mod refill;
 mod why;

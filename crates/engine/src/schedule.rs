@@ -85,7 +85,7 @@ pub struct ScheduleState {
     pub cron: Option<String>,
 }
 
-/// What a schedule must do at the current time.
+/// The action of a schedule at the current time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tick {
     /// Nothing: it is paused, or its time has not come.
@@ -102,7 +102,7 @@ pub enum Tick {
 }
 
 impl Schedule {
-    /// What it must do at this time.
+    /// Its action at this time.
     pub fn tick(&self, now: Timestamp) -> Tick {
         let Some(next) = self.state.next.filter(|next| *next <= now && !self.state.paused) else { return Tick::Wait };
         match self.cron() {

@@ -8,7 +8,6 @@
 //! the store and are requested with [`Shard::wants_load`]. Two invariants make that safe: every live message up to
 //! `loaded` is held, or its lane is `spilled` at or before it; and holding less is always allowed, because a load skips
 //! messages that are already held.
-//! less is always allowed, because a load skips what is held already.
 
 mod clock;
 mod load;
@@ -17,7 +16,7 @@ mod steps;
 mod waiting;
 mod why;
 
-use crate::callback::{self, Told};
+use crate::callback::{self, CallbackReport};
 use crate::ending;
 use crate::event::{Event, EventDetail, Op, State};
 use crate::flow::Flow;
@@ -44,9 +43,9 @@ pub(crate) use waiting::of_tenant;
 /// The result of a step: ops to commit as one transaction, then effects to carry out.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// What the store must write, all or nothing.
+    /// The changes that the store must write, all or nothing.
     pub ops: Vec<Op>,
-    /// What to do once the ops are committed.
+    /// The actions after the ops are committed.
     pub effects: Vec<Effect>,
     /// Whether a caller waits for a promise: the ops must be on disk, not only written.
     pub synced: bool,
@@ -264,14 +263,20 @@ impl Shard {
             outcome = outcome.without_response();
         }
         let dlq_id = (next == Some(Next::DeadLetter)).then(|| ending::dlq_id(&live, now));
-        let told = Told { source: message, retried: live.retried, outcome: &outcome, dlq_id: None, is_full };
+        let report =
+            CallbackReport { source: message, retried: live.retried, outcome: &outcome, dlq_id: None, is_full };
         let mut callbacks = Vec::new();
         if let (Some(spec), Some(_)) = (&message.spec.callback, next) {
-            callbacks.push(Arc::new(callback::message(spec, told, chance.callback, now)));
+            callbacks.push(Arc::new(callback::message(spec, report, chance.callback, now)));
         }
         let is_told = dlq_id.filter(|_| !planted::has(Bug::FailureCallbackLost));
         if let (Some(spec), Some(_)) = (&message.spec.failure_callback, is_told) {
-            callbacks.push(Arc::new(callback::message(spec, Told { dlq_id, ..told }, chance.failure_callback, now)));
+            callbacks.push(Arc::new(callback::message(
+                spec,
+                CallbackReport { dlq_id, ..report },
+                chance.failure_callback,
+                now,
+            )));
         }
         match next {
             None => ending::cancelled(&live, outcome, now, out),

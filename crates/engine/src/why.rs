@@ -1,4 +1,4 @@
-//! What a message waits for now, or how it ended: as data, and as one sentence for people.
+//! Why a message waits now, or how it ended: as data, and as one sentence for people.
 //!
 //! [`Shard::why`] finds the obstacle of a live message, and [`ending`] reads the log of one that has ended.
 //!
@@ -9,7 +9,7 @@ use crate::event::{Event, State};
 use posthaste_wire::time::Timestamp;
 use std::fmt::Write as _;
 
-/// What a live message waits for.
+/// The reason why a live message waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitReason {
     /// When its next attempt is due, or was.
@@ -200,7 +200,8 @@ pub fn ended_sentence(ending: &Ending, subject: &Subject<'_>, in_dlq: bool, now:
         }
         State::Failed => {
             let place = if in_dlq { "in the DLQ" } else { "failed, no longer in the DLQ" };
-            let cause = ending.last.as_ref().map_or_else(|| "no attempts left".to_owned(), |last| told(last, subject));
+            let cause =
+                ending.last.as_ref().map_or_else(|| "no attempts left".to_owned(), |last| describe(last, subject));
             format!("{place}: {cause}, {}", used_up(attempts, subject.retries))
         }
         _ => {
@@ -218,7 +219,7 @@ pub fn ended_sentence(ending: &Ending, subject: &Subject<'_>, in_dlq: bool, now:
 }
 
 /// `500 from https://example.com`.
-fn told(answer: &Answer, subject: &Subject<'_>) -> String {
+fn describe(answer: &Answer, subject: &Subject<'_>) -> String {
     match answer {
         Answer::Status(status) => format!("{status} from {}", subject.destination),
         Answer::Error(error) => for_people(error, subject.timeout).into_owned(),
@@ -258,7 +259,7 @@ pub fn waiting_sentence(
                 until(waiting.due, now)
             );
             if let Some(last) = last {
-                let _ = write!(text, ", after {}", told(last, subject));
+                let _ = write!(text, ", after {}", describe(last, subject));
             }
             text
         }

@@ -25,7 +25,7 @@ pub struct Problem {
     pub title: String,
     /// Status of the response.
     pub status: u16,
-    /// What went wrong this time, and how to fix it.
+    /// The problem of this occurrence, and how to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Identifies the request, to find it in the logs.

@@ -1,19 +1,19 @@
-// A real Chromium, watched: whatever a page does that a page of the console must not do is written down.
+// A real Chromium that records everything a page of the console must not do.
 
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { chromium } from "playwright-core";
 
-/** Where Debian and others put it; `CHROMIUM` names another. */
+/** Where Debian and others install it; `CHROMIUM` names another path. */
 const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** How long a page may take for anything. Generous, for busy machines. */
+/** Longest wait for a page. Generous, for busy machines. */
 const PATIENCE_MS = 60_000;
 
-/** A name of somebody else that leads to this machine, as those of attackers can. */
+/** A foreign name that resolves to this machine, as an attacker's name can. */
 export const REBOUND = "rebound.example";
 
-/** Nothing but this machine is reached: other names have no address. */
+/** Only this machine is reachable: other names have no address. */
 const NAMES = `MAP ${REBOUND} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1`;
 
 export class Browser {
@@ -27,7 +27,7 @@ export class Browser {
     return browser;
   }
 
-  /** A visitor with cookies of their own. `options` are those of a context of Playwright. */
+  /** A visitor with separate cookies. `options` are those of a Playwright context. */
   async visitor(url, options = {}) {
     const context = await this.#chromium.newContext({ baseURL: url, ...options });
     context.setDefaultTimeout(PATIENCE_MS);
@@ -39,7 +39,7 @@ export class Browser {
   }
 }
 
-/** Somebody in front of the browser, and what has gone wrong for them. */
+/** A user of the browser, and the faults that occurred. */
 export class Visitor {
   page;
   context;
@@ -52,7 +52,7 @@ export class Visitor {
     visitor.context = context;
     visitor.#origin = origin;
     const fault = (text) => visitor.faults.push(text);
-    // Reported by the page itself, even if it is closed right after.
+    // The page itself reports it, even if it is closed right afterwards.
     await context.exposeBinding("reportViolation", (_, text) => fault(`policy: ${text}`));
     await context.addInitScript(() => {
       document.addEventListener("securitypolicyviolation", (event) => {
@@ -61,7 +61,7 @@ export class Visitor {
     });
     context.on("weberror", (error) => fault(`uncaught: ${error.error()}`));
     context.on("console", (message) => {
-      // A browser also says so when a page is refused; tests of refusals look at its status.
+      // The browser also logs the status of rejected pages; tests of rejections check the status themselves.
       const isStatus = /the server responded with a status of 4/.test(message.text());
       if (message.type() === "error" && !isStatus) fault(`console: ${message.text()}`);
     });
@@ -76,41 +76,41 @@ export class Visitor {
     return visitor;
   }
 
-  /** Opens a page of the console: the path behind `/console`. */
+  /** Opens a page of the console: the path after `/console`. */
   async open(path, status = 200) {
     const response = await this.page.goto(`/console${path}`);
     assert.equal(response.status(), status, `the status of ${path}`);
     return response;
   }
 
-  /** Waits until the visitor is at a page: the path behind `/console`, whatever of it is encoded. */
+  /** Waits until the visitor is on a page: the path after `/console`, encoded or not. */
   async isAt(path) {
     await this.page.waitForURL((url) => decodeURIComponent(url.pathname) === `/console${path}`);
   }
 
-  /** Logs in, from wherever the visitor is led to without. */
+  /** Logs in on the login page that the visitor was redirected to. */
   async logIn(token) {
     await this.page.getByLabel("Token").fill(token);
     await this.page.getByRole("button", { name: "Log in" }).click();
   }
 
-  /** Presses a button and says yes to the question that it asks. */
+  /** Presses a button and confirms its question. */
   async confirm(button) {
     await button.click();
     await this.page.getByRole("dialog").getByRole("button", { name: /^Yes, / }).click();
   }
 
-  /** Waits for the message of the console about what it has done. */
+  /** Waits for the console's message about a completed action. */
   async said(text) {
     await this.page.getByRole("status").filter({ hasText: text }).first().waitFor();
   }
 
-  /** The text that a person reads. */
+  /** The visible text. */
   async text() {
     return await this.page.locator("main").innerText();
   }
 
-  /** A request by hand, with the visitor's cookies; redirects are not followed. */
+  /** Sends a request with the visitor's cookies, without following redirects. */
   async fetch(path, { origin = this.#origin, form = undefined } = {}) {
     const pairs = (await this.context.cookies()).map(({ name, value }) => `${name}=${value}`);
     const headers = { cookie: pairs.join("; "), ...(form && origin ? { origin } : {}) };
@@ -119,12 +119,12 @@ export class Visitor {
     return await fetch(`${this.#origin}/console${path}`, { method, headers, body, redirect: "manual" });
   }
 
-  /** A form by hand, past the buttons. */
+  /** Submits a form directly, without its button. */
   async post(path, form = {}, origin = this.#origin) {
     return await this.fetch(path, { form, origin });
   }
 
-  /** Fails if anything has gone wrong since the last time. */
+  /** Fails if a fault occurred since the last call. */
   innocent(where = "") {
     assert.deepEqual(this.faults.splice(0), [], `what the browser complained about ${where}`);
   }

@@ -1,8 +1,8 @@
-// Data as long, as wide and as much as the limits allow: what a page must bear without breaking.
+// Data at the limits of length, width and amount, which pages must display without breaking.
 
 import { eventually } from "../../js/support/wait.js";
 
-/** The longest names that the server takes, without a place to break a line at. */
+/** The longest names that the server accepts, without a line break opportunity. */
 const NAME = "n".repeat(240);
 const LABEL = "Quarterly-reconciliation-of-merchant-settlements.".repeat(5).slice(0, 250);
 const URL_TEXT = `${"a-very-long-segment-of-a-path-without-a-dot/".repeat(20)}?signature=${"0123456789abcdef".repeat(70)}`;
@@ -35,7 +35,7 @@ export function extremeWorkflows(app) {
   });
 }
 
-/** Fills a server; `scale` 1 is enough to see what breaks. Gives the pages of single things: name, path behind `/console`. */
+/** Fills a server; `scale` 1 is enough for tests. Returns the pages of single objects: name, path after `/console`. */
 export async function extreme(it, scale = 1) {
   const { qstash, third } = it;
   const long = third.url(`/${URL_TEXT}`);
@@ -44,7 +44,7 @@ export async function extreme(it, scale = 1) {
     const items = Array.from({ length: Math.round(count * scale) }, (_, n) => make(n));
     for (let from = 0; from < items.length; from += 250) await qstash.batch(items.slice(from, from + 250));
   };
-  // Dead letters of thirty causes.
+  // Dead letters with thirty causes.
   for (let n = 0; n < 30; n += 1) {
     third.script(`/down/${n}`, { status: [500, 502, 404, 489][n % 4], body: n % 5 ? `no such account: merchant ${"x".repeat(n)}` : NAME });
   }
@@ -57,7 +57,7 @@ export async function extreme(it, scale = 1) {
   await qstash.publish({ url: third.url("/fine"), body: `${"z".repeat(1_000_000)}` });
   const fails = { url: long, retries: 5, retryDelay: "3600000", label: LABEL, callback: long, body: "x".repeat(2_000) };
   const { messageId } = await qstash.publish({ ...fails, flowControl: { key, rate: 1_000_000, period: "7d", parallelism: 1_000_000 } });
-  // What has names.
+  // Named objects.
   await many(10, (n) => qstash.queue({ queueName: n % 4 ? `invoices-${n}` : `${n}-${NAME}` }).upsert({ parallelism: 1 + (n % 9), paused: n % 3 === 0 }));
   await qstash.queue({ queueName: `0-${NAME}` }).enqueue({ url: long, body: "waits" });
   await batches(10, (n) => ({

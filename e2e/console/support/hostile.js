@@ -1,4 +1,4 @@
-// Texts of strangers that want to be more than text, and what they are put into.
+// Untrusted texts with markup and scripts, and the fields that contain them.
 
 import { readFileSync } from "node:fs";
 import http from "node:http";
@@ -13,7 +13,7 @@ export const PAYLOADS = VECTORS.payloads.map(({ payload }) =>
 /** Those that fit into an address. */
 export const SHORT = PAYLOADS.filter((payload) => payload.length < 1_000);
 
-/** Fields of a message, each as the item of a batch that has a payload there. */
+/** Fields of a message, each as a batch item with a payload in that field. */
 export const FIELDS = {
   body: (payload) => ({ body: payload }),
   header: (payload) => ({ headers: { "Upstash-Forward-X-Hostile": payload } }),
@@ -27,12 +27,12 @@ export const FIELDS = {
   queue: (payload) => ({ queue: payload }),
 };
 
-/** Items with a field each as one item with all of them. */
+/** Merges items with one field each into one item with all fields. */
 export function together(items) {
   return items.reduce((all, item) => ({ ...all, ...item, headers: { ...all.headers, ...item.headers } }), {});
 }
 
-/** A receiver whose every answer is hostile: `/3` answers with the fourth payload in its body, headers and status text. */
+/** A receiver with hostile responses: `/3` responds with the fourth payload in its body, headers and status text. */
 export async function hostileReceiver() {
   const server = http.createServer((request, response) => {
     const payload = PAYLOADS[Number(new URL(request.url, "http://x").pathname.slice(1))] ?? "";
@@ -54,16 +54,16 @@ export async function hostileReceiver() {
   return { url, stop };
 }
 
-/** Characters that pages show by their numbers, because nobody would see them. */
+/** Invisible characters, which pages show by their numbers. */
 const UNSEEN = /[\u0001-\u0008\u000b\u000c\u000e-\u001f\u007f\u200b\u2028-\u202e]/g;
 
-/** A text as a page shows it: a parser of HTML makes one kind of line end of all, and drops NUL. */
+/** A text as a page shows it: HTML parsers normalize line ends and drop NUL. */
 export function shown(text) {
   const number = (character) => `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
   return text.replaceAll("\r\n", "\n").replaceAll("\r", "\n").replaceAll("\0", "").replace(UNSEEN, number);
 }
 
-/** Lists of at most so many. */
+/** Splits a list into lists of at most this length. */
 export function chunks(list, size) {
   return Array.from({ length: Math.ceil(list.length / size) }, (_, index) => list.slice(index * size, (index + 1) * size));
 }

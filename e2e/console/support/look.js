@@ -1,4 +1,4 @@
-// How pages look: what axe-core finds in them, and pictures of them.
+// The appearance of pages: findings of axe-core, and pictures.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -9,16 +9,16 @@ import { fileURLToPath } from "node:url";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** Where the pictures are left. */
+/** Directory of the pictures. */
 export const PICTURES = fileURLToPath(new URL("../../../target/console-screenshots/", import.meta.url));
 
-/** The windows that pages are looked at in: colours depend on the theme alone, and places on the width. */
+/** The windows of the tests: colours depend only on the theme, and the layout on the width. */
 export const LOOKS = {
   "1440-light": { viewport: { width: 1440, height: 1000 }, colorScheme: "light" },
   "360-dark": { viewport: { width: 360, height: 800 }, colorScheme: "dark" },
 };
 
-/** What axe-core finds that keeps people out: serious and critical. The page must let its script in. */
+/** The serious and critical findings of axe-core. The page must allow its script. */
 export async function barriers(page) {
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() =>
@@ -28,14 +28,14 @@ export async function barriers(page) {
   return grave.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).slice(0, 3).join(" ")}`);
 }
 
-/** Whether the page, or a question on it, is wider than its window: then people have to scroll in two directions. */
+/** Whether the page, or a dialog on it, is wider than its window, so that users must scroll in two directions. */
 export async function isTooWide(page) {
   return await page.evaluate(() =>
     [document.documentElement, ...document.querySelectorAll("dialog")].some(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth + 1),
   );
 }
 
-/** Leaves a picture of the page. */
+/** Saves a picture of the page. */
 export async function picture(page, name) {
   assert.match(name, /^[a-z0-9-]+$/);
   await mkdir(PICTURES, { recursive: true });

@@ -1,4 +1,4 @@
-// Every page of the menu: the path behind `/console`, and its heading.
+// Every page of the menu: the path after `/console`, and its heading.
 
 export const PAGES = [
   ["", "Overview"],

@@ -1,4 +1,4 @@
-// What the test files need: a server, a receiver, a browser and somebody in front of it.
+// The environment of the test files: a server, a receiver, a browser and a visitor.
 
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -9,13 +9,13 @@ import { eventually } from "../../js/support/wait.js";
 import { Browser } from "./browser.js";
 
 /**
- * Adds a browser and somebody in front of it to a story that has a server, of messages or of workflows.
- * After every test the browser must have had no reason to complain.
+ * Adds a browser and a visitor to a story that has a server, of messages or of workflows.
+ * After every test the browser must have recorded no fault.
  */
 export function watched(it) {
   before(async () => {
     it.browser = await Browser.start();
-    // What a file does before its tests is begun at once, not in turn.
+    // The setups of a file start concurrently, not in turn.
     await eventually("the server", () => it.server?.url);
     it.visitor = await it.browser.visitor(it.server.url);
     it.page = it.visitor.page;
@@ -23,7 +23,7 @@ export function watched(it) {
   afterEach(() => it.visitor.innocent());
   after(async () => await it.browser?.stop());
 
-  /** The row of a table that has all of these texts. */
+  /** The table row with all of these texts. */
   it.row = (...texts) => texts.reduce((rows, hasText) => rows.filter({ hasText }), it.page.getByRole("row"));
   return it;
 }

@@ -8,10 +8,10 @@ import { PAGES } from "../support/pages.js";
 import { Production } from "../support/story.js";
 
 const SESSION = "__Host-posthaste";
-/** Published by acme, to nowhere: waits for ever. */
+/** A message of acme to an unreachable destination, which waits forever. */
 const LATER = { url: "https://example.com/acme-only", delay: "1d", label: "acme-label" };
 
-/** Buttons of forms that act, which only show something. */
+/** Buttons in forms with actions that only show something. */
 const HARMLESS = ":not([type=button], [formmethod=get], [name=do]:not([value=send]))";
 
 let production;
@@ -38,7 +38,7 @@ after(async () => {
   await development?.stop();
 });
 
-/** Runs a story of a visitor who has logged in with a token, or not. */
+/** Runs a test with a visitor that is logged in with a token, or not logged in. */
 async function as(token, story) {
   const visitor = await browser.visitor(production.server.url);
   try {
@@ -82,13 +82,13 @@ test("a token opens the page that was asked for, until the visitor logs out", ()
 
     await visitor.page.getByRole("button", { name: "Log out" }).click();
     await visitor.isAt("/login");
-    // A copy of the cookie is worth nothing either.
+    // A copy of the cookie is invalid too.
     await visitor.context.addCookies([cookie]);
     await visitor.open("/queues");
     await visitor.isAt("/login");
   }));
 
-test("a live page without responses says since when it is out of date, and what to do", () =>
+test("a live page without responses shows how old it is and what to do", () =>
   as(production.tenants.acme.token, async (visitor) => {
     const { page, context } = visitor;
     const [verdict, age] = [page.locator("#verdict"), page.locator("#age")];
@@ -117,7 +117,7 @@ test("a live page without responses says since when it is out of date, and what 
     await visitor.logIn(production.tenants.acme.token);
     await verdict.filter({ hasText: "All is well" }).waitFor();
 
-    // Every page that is fetched again, not only the first; and the login leads back to it.
+    // Every page that reloads, not only the first. The login leads back to it.
     await visitor.open("/queues");
     await visitor.post("/logout");
     await page.locator("#queue-list.stale").waitFor();
@@ -147,7 +147,7 @@ test("a read-only token sees everything and changes nothing", () =>
     }
     await visitor.open("/queues");
     await visitor.page.getByText("acme-queue").first().waitFor();
-    // By hand, past the buttons.
+    // Directly, without the buttons.
     const refused = await visitor.post("/queues/acme-queue/pause");
     assert.equal(refused.status, 403);
     assert.match(await refused.text(), /read-only/);
@@ -168,7 +168,7 @@ test("a page of another site can do nothing, even with a session", () =>
     await queue.resume();
   }));
 
-test("a form of another site is sent without the cookie and refused", async () => {
+test("a form of another site is sent without the cookie and rejected", async () => {
   const other = await browser.visitor(production.server.url);
   try {
     await other.open("");
@@ -192,7 +192,7 @@ test("a form of another site is sent without the cookie and refused", async () =
   }
 });
 
-test("a tenant sees nothing of another", () =>
+test("a tenant sees no data of another", () =>
   as(production.tenants.other.token, async (visitor) => {
     for (const [path, heading] of PAGES) {
       await visitor.open(path);
@@ -212,7 +212,7 @@ test("a tenant sees nothing of another", () =>
     assert.ok(await acme.queue({ queueName: "acme-queue" }).get());
   }));
 
-test("every page, and every refusal, has a strict policy for browsers", () =>
+test("every page, and every rejection, has a strict browser policy", () =>
   as(production.tenants.acme.token, async (visitor) => {
     const wanted = [...PAGES.map(([path]) => path), "/login", "/nowhere", `/messages/${messageId}`];
     for (const path of wanted) {
@@ -238,7 +238,7 @@ test("every page, and every refusal, has a strict policy for browsers", () =>
     }
   }));
 
-test("a console for development is open on this machine, and answers to no other name", async () => {
+test("a development console is open on this machine, and only under its own names", async () => {
   const visitor = await browser.visitor(development.url);
   try {
     for (const [path, heading] of PAGES) {

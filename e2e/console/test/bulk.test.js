@@ -1,6 +1,6 @@
-// What is done to many at once: a question counts what a button will change, "no" changes nothing, and "yes" changes exactly
-// that. Every list has more entries than a page holds, and others beside them that no filter here means. What has changed is
-// read from the API, not from the console.
+// Bulk actions: a dialog counts what a button will change, "no" changes nothing, and "yes" changes exactly
+// that. Every list has more entries than a page holds, and further ones that no filter here matches. The changes are
+// verified with the API, not with the console.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -42,7 +42,7 @@ async function cancelled(...labels) {
   return sorted(logs.map(({ messageId }) => messageId));
 }
 
-/** Ids of what is in the DLQ with these labels. */
+/** Ids of the dead letters with these labels. */
 async function dead(...labels) {
   return sorted((await listed("/v2/dlq", { label: labels.join(",") })).map(({ dlqId }) => dlqId));
 }
@@ -57,18 +57,18 @@ async function failed(...labels) {
   return sorted((await listed("/v2/workflows/dlq", { label: labels.join(",") })).map(({ workflowRunId }) => workflowRunId));
 }
 
-/** Publishes messages with a label; gives their ids. */
+/** Publishes messages with a label and returns their ids. */
 async function publish(count, label, options) {
   const published = await it.qstash.batch(times(count, (n) => ({ label, body: `${n}`, ...options })));
   return sorted(published.map(({ messageId }) => messageId));
 }
 
-/** Messages that wait for tomorrow. */
+/** Messages that are due tomorrow. */
 async function pending(count, label) {
   return await publish(count, label, { url: it.third.url("/tomorrow"), delay: "1d" });
 }
 
-/** Dead letters; gives their ids. */
+/** Creates dead letters and returns their ids. */
 async function deadLetters(count, label) {
   it.third.script("/down", { status: 500, body: "down" });
   await publish(count, label, { url: it.third.url("/down"), retries: 0 });
@@ -78,18 +78,18 @@ async function deadLetters(count, label) {
   });
 }
 
-/** Runs of a workflow; gives their ids. */
+/** Starts runs of a workflow and returns their ids. */
 async function trigger(count, label, options = {}) {
   const begun = await it.client.trigger(times(count, (n) => ({ url: it.third.url("/workflow"), body: { n }, label, ...options })));
   return sorted(begun.map(({ workflowRunId }) => workflowRunId));
 }
 
-/** Runs that begin tomorrow. */
+/** Runs that start tomorrow. */
 async function sleeping(count, label) {
   return await trigger(count, label, { delay: "1d" });
 }
 
-/** Runs that have failed, and whose failure callback has. */
+/** Failed runs whose failure callback has failed too. */
 async function failing(count, label) {
   it.third.script("/workflow", 500);
   const runs = await trigger(count, label, { retries: 0 });
@@ -104,7 +104,7 @@ const button = (name) => it.page.getByRole("button", { name, exact: true });
 const found = (pressed) => (typeof pressed === "string" ? button(pressed) : pressed);
 const dialog = () => it.page.getByRole("dialog");
 const boxes = () => it.page.getByRole("checkbox", { name: /^Select (?!all)/ });
-/** Ids of some that the page shows, from the middle of it. */
+/** Ids of some entries from the middle of the page. */
 const shown = async (count) => {
   const names = await boxes().evaluateAll((found) => found.map((box) => box.ariaLabel.replace("Select ", "")));
   return names.slice(5, 5 + count);
@@ -120,7 +120,7 @@ async function openFull(path, { page }) {
   assert.equal(await it.page.getByRole("link", { name: "Next page" }).count(), 1, "there are more");
 }
 
-/** Presses a button, given by its name or itself, and expects a question that says this. */
+/** Presses a button, given by name or as an element, and expects a dialog with this text. */
 async function asks(pressed, how) {
   await found(pressed).click();
   await dialog().getByRole("button", { name: /^Yes, / }).waitFor();
@@ -128,7 +128,7 @@ async function asks(pressed, how) {
   assert.match(question, how);
 }
 
-/** Goes back to the list without doing it. */
+/** Returns to the list without confirming. */
 async function no() {
   await dialog().getByRole("button", { name: "No", exact: true }).click();
   await dialog().waitFor({ state: "detached" });
@@ -138,7 +138,7 @@ async function yes() {
   await dialog().getByRole("button", { name: /^Yes, / }).click();
 }
 
-/** Presses a button for selected entries while none is selected: the dialog says so and has only one button. */
+/** Presses a button for selected entries while none is selected: the dialog has this message and only one button. */
 async function refusesNothing(pressed, said) {
   await found(pressed).click();
   await dialog().getByText(said, { exact: true }).waitFor();
@@ -147,7 +147,7 @@ async function refusesNothing(pressed, said) {
   await dialog().waitFor({ state: "detached" });
 }
 
-/** The same in a browser without scripts, where the next page says it. */
+/** The same in a browser without scripts, where the next page has the message. */
 async function refusesNothingWithoutScripts(path, form, name, said) {
   const visitor = await it.browser.visitor(it.server.url, { javaScriptEnabled: false });
   try {
@@ -177,18 +177,18 @@ test("all messages: the question counts them all, and a filter those that match"
   await it.visitor.said(`Cancelling ${many.length} messages`);
   await eventually("all are cancelled", async () => (await cancelled(label)).length === many.length);
   assert.deepEqual(await cancelled(label, other), many, "those and no others");
-  // There is nothing left to ask about.
+  // No messages are left.
   await refusesNothing("Cancel all matching…", "No messages match. Nothing was changed.");
 });
 
-test("selected messages: those and no others", async () => {
+test("selected messages: exactly those are changed", async () => {
   const label = unique("ticked");
   const many = await pending(MESSAGES.many, label);
   const path = `/messages?label=${label}`;
   await openFull(path, MESSAGES);
   await refusesNothing("Cancel selected messages", "No messages are selected. Nothing was changed.");
   await refusesNothingWithoutScripts(path, "#selection", "Cancel selected messages", "No messages are selected. Nothing was changed.");
-  // All boxes are those of the page.
+  // "Select all" selects only the boxes of the page.
   await it.page.getByLabel("Select all").check();
   await asks("Cancel selected messages", new RegExp(`\\b${MESSAGES.page} selected messages\\b`));
   await no();
@@ -217,7 +217,7 @@ test("all dead letters: the question counts them all, and a filter those that ma
   await no();
   assert.deepEqual(await dead(label, other), sorted([...many, ...few]));
 
-  // The page of causes asks the same.
+  // The page of causes shows the same dialog.
   await it.visitor.open(`/dlq?label=${other}`);
   await asks("Retry all matching", new RegExp(`\\b${few.length} dead letters with label ${other}`));
   await yes();
@@ -236,7 +236,7 @@ test("all dead letters: the question counts them all, and a filter those that ma
   await it.qstash.dlq.deleteMany({ dlqIds: again });
 });
 
-test("selected dead letters: those and no others", async () => {
+test("selected dead letters: exactly those are changed", async () => {
   const label = unique("ticked");
   const many = await deadLetters(DEAD_LETTERS.many, label);
   const path = `/dlq/entries?label=${label}`;
@@ -246,7 +246,7 @@ test("selected dead letters: those and no others", async () => {
     await refusesNothing(name, nothing);
     await refusesNothingWithoutScripts(path, "#entries", name, nothing);
   }
-  // A page to look at, without a question: it says it there.
+  // A page instead of a dialog, with the message.
   await button("Edit and retry selected").click();
   await it.visitor.said(nothing);
   assert.deepEqual(await dead(label), many);
@@ -300,7 +300,7 @@ test("all runs: the page counts them all, and a filter those that match", async 
   assert.ok(await button("Cancel runs").isDisabled());
 });
 
-test("selected runs: those and no others, even if the list is refreshed in between", async () => {
+test("selected runs: exactly those are changed, even if the list is refreshed in between", async () => {
   const { page } = it;
   const label = unique("ticked");
   const many = await sleeping(RUNS.many, label);
@@ -359,7 +359,7 @@ test("all failed runs: the page and the question count them all, and a filter th
   assert.deepEqual(await failed(label, other), few);
 });
 
-test("selected failed runs: those and no others", async () => {
+test("selected failed runs: exactly those are changed", async () => {
   const { page, visitor } = it;
   const label = unique("ticked");
   const many = await failing(FAILED_RUNS.many, label);
@@ -383,7 +383,7 @@ test("selected failed runs: those and no others", async () => {
   await asks(inForm("Delete"), /\b1 selected failed run\b/);
   await yes();
   await visitor.said("Deleted 1 failed run.");
-  // What was restarted fails again, as a new run.
+  // Restarted runs fail again, as new runs.
   const rest = many.filter((run) => !chosen.includes(run));
   const now = await eventually("both fail again", async () => {
     const runs = await failed(label);

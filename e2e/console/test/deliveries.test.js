@@ -1,4 +1,4 @@
-// What becomes of messages: how things stand, messages, the live tail, and dead letters with one click out of them.
+// Deliveries: the overview, messages, the live tail, and dead letters that one click delivers.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -9,7 +9,7 @@ import { watched } from "../support/story.js";
 const it = watched(story());
 const { row } = it;
 
-/** A path of the receiver that answers so, the last answer for ever; without answers, 200. */
+/** A path of the receiver with these responses; the last one repeats. Without responses, 200. */
 function path(name, ...answers) {
   if (answers.length) it.receiver.script(`/${name}`, ...answers);
   return `/${name}`;
@@ -21,7 +21,7 @@ async function fail(path, options = {}) {
   return await it.deadLetter(messageId);
 }
 
-test("a receiver fails: the DLQ says why, and one click delivers", async () => {
+test("a receiver fails: the DLQ shows the reason, and one click delivers", async () => {
   const { page, visitor } = it;
   const broken = path("broken", { status: 500, body: "the database is down" }, 200);
   const { messageId, dlqId } = await fail(broken, { body: "order 7", label: "orders" });
@@ -54,7 +54,7 @@ test("a receiver fails: the DLQ says why, and one click delivers", async () => {
   assert.equal(await row(broken).count(), 0);
 });
 
-test("one cause is one row, whatever numbers its texts have, and is retried as a whole", async () => {
+test("a cause is one row, whatever numbers are in its texts, and is retried as a whole", async () => {
   const { page, visitor } = it;
   const answers = [1, 2, 3].map((number) => ({ status: 502, body: `upstream ${number}000${number} gave up` }));
   const flaky = path("flaky", ...answers, 200);
@@ -75,7 +75,7 @@ test("the page of causes refreshes when the DLQ empties and fills", async () => 
   await fail(brief);
   const { messages } = await it.client.dlq.listMessages({ count: 100 });
   await it.client.dlq.deleteMany({ dlqIds: messages.map(({ dlqId }) => dlqId) });
-  // Fifteen seconds are long for a test.
+  // Fifteen seconds are too long for a test.
   await page.clock.install();
   await visitor.open("/dlq");
   await page.locator("#causes").getByText("The DLQ is empty").waitFor();
@@ -132,7 +132,7 @@ test("live logs show a publish as it happens, and wait while they are paused", a
   await page.getByRole("button", { name: "Resume" }).click();
   await row(second, "delivered").waitFor();
 
-  // Only what is asked for.
+  // Only matching lines.
   await page.getByText("Filters", { exact: true }).click();
   await page.getByLabel("Label").fill("red");
   await page.getByRole("button", { name: "Apply" }).click();
@@ -174,7 +174,7 @@ test("a message explains why it waits, and can be sent now", async () => {
   await page.getByRole("button", { name: "Send now" }).click();
   await it.receiver.arrivals(soon);
   await page.locator("#why").filter({ hasText: /delivered/i }).waitFor();
-  // What is offered to be copied is a publish of the same.
+  // The command to copy publishes the same message.
   const command = await page.getByRole("button", { name: "Copy as curl" }).getAttribute("data-copy");
   for (const part of ["curl", it.receiver.url(soon), '{"a": 1}', "$QSTASH_TOKEN"]) assert.ok(command.includes(part), command);
 });

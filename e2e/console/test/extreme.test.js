@@ -1,4 +1,4 @@
-// Every page with data as long and as much as the limits allow, in narrow and wide windows: nothing is wider than its place,
+// Every page with data at the limits, in narrow and wide windows: nothing overflows,
 // nothing covers another, and pages work by keyboard and by touch.
 
 import assert from "node:assert/strict";
@@ -13,13 +13,13 @@ const it = watched(story(extremeWorkflows));
 
 let filled;
 
-/** Every page: name, path behind `/console`. */
+/** Every page: name, path after `/console`. */
 async function pages() {
   filled ??= extreme(it);
   return [...PAGES.map(([path, name]) => [name.toLowerCase().replaceAll(" ", "-"), path]), ...(await filled)];
 }
 
-/** Looks at every page in a window; `check` gives what is wrong with one. */
+/** Opens every page in a window; `check` returns the problems of one. */
 async function look(options, check) {
   const wrong = [];
   const all = await pages();
@@ -36,13 +36,13 @@ async function look(options, check) {
   assert.deepEqual(wrong, []);
 }
 
-/** What is wider than its place or lies on another, as texts. */
+/** Descriptions of elements that overflow or cover another one. */
 async function misplaced(page) {
   const found = await page.evaluate(() => {
     const named = (element) => `<${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 40)}`;
     const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
     const hidden = boxes.map((box) => `${named(box)} hides ${box.scrollWidth - box.clientWidth} pixels`);
-    // What can be pressed, from top to bottom. What stays in sight while the page is scrolled lies on others by intent.
+    // Interactive elements, from top to bottom. Sticky elements cover others intentionally while the page scrolls.
     const floats = (element) => element !== null && (["sticky", "fixed"].includes(getComputedStyle(element).position) || floats(element.parentElement));
     const all = [...document.querySelectorAll("main :is(a, button, input, select, textarea, summary)")];
     const pressed = all.filter((element) => !floats(element));
@@ -61,7 +61,7 @@ async function misplaced(page) {
   return (await isTooWide(page)) ? ["wider than the window", ...found] : found;
 }
 
-/** What is too small for a finger, as texts. */
+/** Descriptions of elements that are too small for touch. */
 async function small(page) {
   return await page.evaluate(() => {
     const pressed = [...document.querySelectorAll("button, .button, .top nav a, select, input:not([type=hidden], [type=checkbox], [type=radio])")];
@@ -84,7 +84,7 @@ test("on a telephone nothing overflows, buttons are large enough, and each page 
 for (const width of [768, 1280]) {
   test(`nothing is wider than its place or covers another, at ${width} pixels`, async () => {
     await look({ viewport: { width, height: 900 }, colorScheme: width === 768 ? "dark" : "light" }, async (page, name) => {
-      // Not on a telephone: after a picture the browser believes in a mouse.
+      // Not on a telephone, because after a picture the browser assumes a mouse.
       if (["messages", "run", "dlq-entries"].includes(name)) await picture(page, `extreme-${name}-${width}`);
       return await misplaced(page);
     });

@@ -1,4 +1,4 @@
-// Every payload of vectors/xss.json in every field that the API takes it in: nothing runs, nothing is loaded from
+// Every payload of vectors/xss.json in every field that accepts it: nothing runs, nothing is loaded from
 // elsewhere, and the text shows as it is.
 
 import assert from "node:assert/strict";
@@ -11,10 +11,10 @@ import { watched } from "../support/story.js";
 
 /** Pages that are open at once. */
 const TABS = 3;
-/** Payloads in one field of an address; all together would be too long for one. */
+/** Payloads in one part of a URL; all together would be too long. */
 const PER_ADDRESS = 10;
 
-// The SDK prints what a step throws, and here that is what no terminal should be given.
+// The SDK prints the error of a step, which here could harm a terminal.
 console.error = () => {};
 
 const it = watched(
@@ -36,7 +36,7 @@ const it = watched(
 );
 
 let receiver;
-/** What the API has of each message: one for each payload, with it in every field that the API takes it in. */
+/** The stored messages: one for each payload, which is in every field that accepts it. */
 const letters = [];
 
 before(async () => {
@@ -50,7 +50,7 @@ async function batch(user, ...items) {
   return await it.server.fetch("/v2/batch", { ...options, headers: { "content-type": "application/json" } });
 }
 
-/** The message of a payload. Each field is tried by another user first, so that the lists hold these messages alone. */
+/** The message of a payload. Another user tries each field first, so that the lists contain only these messages. */
 async function hostileMessage(index) {
   const payload = PAYLOADS[index];
   const accepted = [];
@@ -64,7 +64,7 @@ async function hostileMessage(index) {
   return { accepted, messageId };
 }
 
-/** Opens a page, and demands that it is ours, that nothing has run, and that these texts are in it. */
+/** Opens a page, and checks that it is ours, that no script ran, and that it shows these texts. */
 async function look(page, path, texts, status = 200) {
   const response = await page.goto(`/console${path}`);
   if (status) assert.equal(response.status(), status, path);
@@ -73,7 +73,7 @@ async function look(page, path, texts, status = 200) {
 
 async function inspect(page, where, texts) {
   const { text, ran, links, typed } = await page.evaluate(() => {
-    // What is typed into fields counts as shown, but fields hold it as it is.
+    // The content of fields counts as shown, but is not escaped there.
     const copy = document.querySelector("main").cloneNode(true);
     for (const field of copy.querySelectorAll("textarea, option")) field.remove();
     const targets = ["href", "src", "action", "formaction"];
@@ -91,7 +91,7 @@ async function inspect(page, where, texts) {
   assert.doesNotMatch(text, /[\u0000-\u0008\u001b\u200b\u202e]/, `${where} has characters that nobody sees`);
   const whole = `${text}\n${shown(typed)}`;
   for (const wanted of texts) {
-    // The first line end of a text area or of what is preformatted is not shown.
+    // The first line break of a text area or of preformatted text is not shown.
     if (!whole.includes(shown(wanted).replace(/^\n/, ""))) assert.fail(`${where} does not show ${JSON.stringify(wanted.slice(0, 80))}`);
   }
 }
@@ -111,7 +111,7 @@ async function lookThrough(page, path, texts) {
   for (const text of texts) assert.ok(whole.includes(shown(text)), `${path} does not show ${JSON.stringify(text.slice(0, 80))}`);
 }
 
-/** Does something with each of a list, in several pages at once. */
+/** Runs an action for each element of a list, in several pages at once. */
 async function inTabs(list, act) {
   const rest = [...list];
   const pages = await Promise.all(Array.from({ length: TABS }, () => it.visitor.context.newPage()));
@@ -129,7 +129,7 @@ test("messages whose every field is hostile are stored, and fail", async () => {
   const made = await Promise.all(PAYLOADS.map((_, index) => hostileMessage(index)));
   const count = (field) => made.filter(({ accepted }) => accepted.includes(field)).length;
   const taken = Object.fromEntries(Object.keys(FIELDS).map((field) => [field, count(field)]));
-  // If the API accepts less one day, this test tests less and must be changed.
+  // If the API accepts fewer payloads some day, this test must be changed.
   assert.equal(taken.body, PAYLOADS.length);
   for (const field of ["header", "label", "flow-control key", "deduplication id"]) assert.ok(taken[field] > 20, JSON.stringify(taken));
 
@@ -141,7 +141,7 @@ test("messages whose every field is hostile are stored, and fail", async () => {
     letters.push(await (await it.server.fetch(`/v2/dlq/${letter.dlqId}`)).json());
   }
   for (const [index, letter] of letters.entries()) assert.equal(letter.body, PAYLOADS[index]);
-  // The tail was open meanwhile, and has got its rows from the stream; of very many it shows some.
+  // The tail was open in the meantime and got its rows from the stream. It shows a limited number.
   await page.getByRole("row").nth(20).waitFor();
   await inspect(page, "/tail", []);
 });
@@ -207,7 +207,7 @@ test("schedules and URL groups show untrusted content as text", async () => {
     const body = JSON.stringify({ endpoints: [{ name, url: `${receiver.url(`/${index}`)}?q=${name}` }] });
     const answer = await it.server.fetch("/v2/topics/hostile/endpoints", { method: "POST", body });
     if (answer.ok) names.push(name);
-    // Names of groups and queues are plain, so most of these are refused, as the forms below show.
+    // Names of groups and queues have few characters, so most of these are rejected, as the forms below show.
     await it.server.fetch(`/v2/topics/${encodeURIComponent(name.slice(0, 300))}/endpoints`, { method: "POST", body });
     await it.server.fetch("/v2/queues", { method: "POST", body: JSON.stringify({ queueName: name, parallelism: 1 }) });
   }
@@ -221,7 +221,7 @@ test("schedules and URL groups show untrusted content as text", async () => {
 
 test("runs show untrusted content as text", async () => {
   const { page } = it;
-  // The SDK refuses such ids itself.
+  // The SDK itself rejects such ids.
   const headers = { "Upstash-Workflow-RunId": SHORT[2] };
   const options = { method: "POST", headers, body: JSON.stringify(PAYLOADS) };
   const triggered = await it.server.fetch(`/v2/trigger/${it.app.url("/hostile")}`, options);
@@ -244,7 +244,7 @@ test("runs show untrusted content as text", async () => {
   });
 });
 
-test("content of the address is text", async () => {
+test("parts of the URL are text", async () => {
   const { page } = it;
   const addresses = [];
   const parts = chunks(SHORT, PER_ADDRESS).map((some) => some.join(" | "));
@@ -265,7 +265,7 @@ test("content of the address is text", async () => {
   });
 });
 
-test("refused input is text", async () => {
+test("rejected input is text", async () => {
   const { page, visitor } = it;
   const typed = [
     ["/queues", "Name", "Save"],
@@ -275,7 +275,7 @@ test("refused input is text", async () => {
   for (const part of chunks(SHORT, PER_ADDRESS).map((some) => some.join(" ").replaceAll("\0", "").slice(0, 250))) {
     for (const [path, label, button] of typed) {
       await visitor.open(path);
-      // A person who is not kept from it by hints of the page.
+      // A user can disable the validation of the page.
       await page.locator("form").evaluateAll((forms) => forms.forEach((form) => (form.noValidate = true)));
       await page.getByRole("textbox", { name: label, exact: true }).fill(part);
       await page.getByRole("button", { name: button, exact: true }).click();

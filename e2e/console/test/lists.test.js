@@ -1,5 +1,5 @@
-// Lists that are fetched again: the last row goes and the first one comes without a reload, and what is said in between is
-// what the page says of an empty list.
+// Lists that refresh: the last row disappears and the first one appears without a reload, and the text in between is
+// that of an empty list.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -15,7 +15,7 @@ const it = watched(
 );
 const { row } = it;
 
-/** Opens a page that shows a row, lets that go, and expects what the page says then, in the same place and with no complaint. */
+/** Opens a page with a row, removes the row, and expects the text of the empty list in the same place, without a fault. */
 async function empties(path, list, shown, go, said) {
   const { page, visitor } = it;
   await page.clock.install();
@@ -28,10 +28,10 @@ async function empties(path, list, shown, go, said) {
   assert.equal(await page.locator(".stale").count(), 0);
 }
 
-/** How long a list may take to come anew, each time that it is asked for. */
+/** Longest duration of a refresh. */
 const LOOK_MS = 5_000;
 
-/** Makes the page's clock run ahead until something is so. */
+/** Advances the page's clock until a condition holds. */
 async function passes(isSo) {
   for (let n = 0; ; n += 1) {
     await it.page.clock.fastForward(11_000);

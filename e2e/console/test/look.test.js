@@ -1,4 +1,4 @@
-// Every page, empty and full, light and dark, narrow and wide: without barriers (axe-core), within its window, and pictures
+// Every page, empty and full, light and dark, narrow and wide: accessible (axe-core), not wider than its window, and pictures
 // of it in target/console-screenshots.
 
 import assert from "node:assert/strict";
@@ -12,10 +12,10 @@ import { watched } from "../support/story.js";
 
 const looks = Object.keys(LOOKS);
 
-/** As long as addresses of real programs get. */
+/** As long as URLs of real programs. */
 const LONG = `/webhooks/${"tenant-0123456789abcdef/".repeat(8)}invoices?signature=${"0123456789abcdef".repeat(12)}`;
 
-/** A label without a place to break a line at. */
+/** A label without a line break opportunity. */
 const LONG_LABEL = "merchant_settlement_".repeat(12);
 
 const it = watched(
@@ -33,7 +33,7 @@ const it = watched(
   }),
 );
 
-/** Fills the server as a week of work would. Gives the pages of single things: name, path behind `/console`. */
+/** Fills the server like a week of work. Returns the pages of single objects: name, path after `/console`. */
 async function fill() {
   const { qstash, third } = it;
   third.script("/fine", 200);
@@ -42,7 +42,7 @@ async function fill() {
   const url = third.url("/fine");
   await qstash.batchJSON(Array.from({ length: 120 }, (_, n) => ({ url, body: { n }, label: `batch-${n % 3}` })));
   const letters = await Promise.all([
-    // Deleted at one a second, they last longer than this test looks.
+    // Deleted at one per second, they last longer than this test.
     qstash.batch(Array.from({ length: 95 }, () => ({ url: third.url("/down"), retries: 0, label: "payments" }))),
     qstash.publish({ url: third.url(LONG), retries: 0, label: LONG_LABEL, body: JSON.stringify({ a: "y".repeat(2_000) }) }),
     qstash.publish({ url: "http://127.0.0.1:9/nobody-listens", retries: 0 }),
@@ -91,7 +91,7 @@ let filled;
 /** The pages of the menu. */
 const menu = PAGES.map(([path, name]) => [name.toLowerCase().replaceAll(" ", "-"), path]);
 
-/** Questions that are asked before something is done: name, path behind `/console`, what leads there. */
+/** Dialogs before an action: name, path after `/console`, and how to open it. */
 const QUESTIONS = [
   ["cancel", ([[, waits]]) => waits, async (page) => await page.getByRole("button", { name: "Cancel", exact: true }).click()],
   ["cancel-all", () => "/messages", async (page) => await page.getByRole("button", { name: "Cancel all…" }).click()],
@@ -105,7 +105,7 @@ const QUESTIONS = [
   }],
 ];
 
-/** Forms that are refused because of one field: name, path behind `/console`, its label and a wrong value, the button. */
+/** Forms that are rejected because of one field: name, path after `/console`, its label and a wrong value, the button. */
 const REFUSALS = [
   ["send", () => "/send", "Retries", "many", "Send message"],
   ["queue", () => "/queues", "Name", "no such/name", "Save"],
@@ -114,9 +114,9 @@ const REFUSALS = [
   ["dlq-edit", (pages) => pages.find(([name]) => name === "dlq-edit")[1], "Retries", "many", "Retry"],
 ];
 
-/** Looks at pages in one window, and lists everything that is wrong with them. A page may have something done on it first. */
+/** Opens pages in one window, and lists their problems. An action may run on a page first. */
 async function look(server, look, pages, prefix = "") {
-  // axe-core is no script of the page, so the policy is set aside here; the other tests have it.
+  // axe-core is not a script of the page, so the policy is disabled here; the other tests have it.
   const visitor = await it.browser.visitor(server.url, { ...LOOKS[look], bypassCSP: true });
   const wrong = [];
   try {

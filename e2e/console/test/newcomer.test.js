@@ -16,7 +16,7 @@ test("one button sends a message to the test receiver, which shows it", async ()
   await page.getByLabel("Headers for the receiver, one per line").fill("X-Mine: yes");
   await page.getByRole("button", { name: "Send message", exact: true }).click();
   await visitor.said("Message published.");
-  // To be sent once more, perhaps with another word in it.
+  // The user can send it again, perhaps edited.
   assert.equal(await page.getByRole("textbox", { name: "Body" }).inputValue(), '{"hello": "you"}');
   assert.equal(await page.getByLabel("Headers for the receiver, one per line").inputValue(), "X-Mine: yes");
   const received = page.locator("#received");
@@ -51,7 +51,7 @@ test("a failure is seen, found, explained and retried, without a reload and with
   const { page, visitor } = it;
   await visitor.open("/send");
   await page.getByRole("button", { name: "500 twice, then 200" }).click();
-  // A first try takes seconds, not minutes.
+  // The retries of a first try take seconds, not minutes.
   await page.locator("#retry-plan").getByText(/Attempts at 0 s, 1 s, 2 s, 3 s/).waitFor();
   await page.getByLabel("Retries", { exact: true }).fill("1");
   await page.getByLabel("Retry delay (ms)").fill("3600000");
@@ -79,7 +79,7 @@ test("a failure is seen, found, explained and retried, without a reload and with
   await page.getByText("retried from the DLQ as this message").waitFor();
 });
 
-test("a refused form keeps its input, and the field is marked", async () => {
+test("a rejected form keeps its input, and the field is marked", async () => {
   const { page, visitor } = it;
   await visitor.open("/send");
   await page.getByRole("textbox", { name: "Destination" }).fill("ftp://example.com");
@@ -114,7 +114,7 @@ test("keys are shown on request, and rotated after two confirmations", async () 
   const { current, next } = await (await it.server.fetch("/v2/keys")).json();
   assert.equal(current, before.next);
   await page.getByText(next).waitFor();
-  // A receiver that knew both keys verifies what is signed now.
+  // A receiver that knows both keys verifies deliveries with the new key.
   const url = it.receiver.url("/signed");
   await it.client.publish({ url, body: "x" });
   const [{ headers, body }] = await it.receiver.arrivals("/signed");

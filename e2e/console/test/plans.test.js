@@ -58,7 +58,7 @@ test("a queue is created and deleted, and links to its messages", async () => {
   await visitor.confirm(row("made.here").getByRole("button", { name: "Delete" }));
   await visitor.said("Queue made.here deleted, 1 message cancelled.");
   assert.equal(await row("made.here").count(), 0);
-  // A refused form keeps its input.
+  // A rejected form keeps its input.
   await page.getByLabel("Name", { exact: true }).fill("no such/name");
   await page.locator("form.fields").getByRole("button", { name: "Save" }).click();
   await page.getByRole("alert").waitFor();
@@ -130,7 +130,7 @@ test("a schedule is previewed with its zone while typing, created, run now, paus
 test("days on which the clock changes are marked", async () => {
   const { page, visitor } = it;
   await visitor.open("/schedules/make/new");
-  // Somewhere in the next ten last Sundays of March is one at which half past two does not exist.
+  // One of the next ten fire times falls on a last Sunday of March, when 02:30 does not exist.
   await page.getByLabel("Cron expression").fill("CRON_TZ=Europe/Berlin 30 2 25-31 3 *");
   await page.locator("#preview").getByText("skipped time").first().waitFor();
   await page.getByLabel("Cron expression").fill("CRON_TZ=Europe/Berlin 30 2 25-31 10 *");

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { story } from "../../workflow/js/support/story.js";
 import { watched } from "../support/story.js";
 
-/** Whether the step that can fail does so. */
+/** Whether the failing step fails. */
 let isBroken = true;
 
 const it = watched(
@@ -114,7 +114,7 @@ test("a run is cancelled; another is woken", async () => {
   assert.equal(await it.result(woken), "rested");
 });
 
-test("many runs are cancelled by a filter, after a page that says which", async () => {
+test("many runs are cancelled by a filter, after a page that lists them", async () => {
   const { page, visitor } = it;
   const label = "many";
   const runs = await Promise.all([1, 2, 3].map((body) => it.trigger("/nap", { body, label })));

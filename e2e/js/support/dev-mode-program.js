@@ -1,5 +1,5 @@
-// A user's program in the SDK's development mode: nothing is configured but QSTASH_DEV and QSTASH_DEV_PORT.
-// It sends itself a message, verifies the delivery, and prints what it has seen.
+// A user's program in the SDK's development mode, configured only by QSTASH_DEV and QSTASH_DEV_PORT.
+// It sends itself a message, verifies the delivery, and prints the result.
 
 import http from "node:http";
 import { Client, Receiver as Verifier } from "@upstash/qstash";

@@ -1,4 +1,4 @@
-// The kit's example `signatures`, and the deliveries that it and the SDKs have to agree about.
+// The kit's example `signatures`, and the deliveries on which it and the SDKs must agree.
 
 import { spawn } from "node:child_process";
 import { readFile } from "node:fs/promises";
@@ -19,7 +19,7 @@ export async function table() {
     const isChanged = received.body !== undefined || received.base64 !== undefined;
     return {
       name,
-      // What the kit's test helper cannot say is for others to sign.
+      // Signatures that the kit's test helper cannot create.
       isForTheKit: !("unpadded" in signed || "issuer" in signed || "not_before" in signed),
       isText: signed.base64 === undefined,
       signed: { url, body, key: keys[signed.key ?? "current"], at: now - secondsAgo, issuer, unpadded, notBefore: notBefore ? now + notBefore : 0 },
@@ -58,7 +58,7 @@ export async function sign(cases) {
   return await run("sign", cases.map(({ signed: { url, key, body, at } }) => ({ url, key, body: body.toString("base64"), at })));
 }
 
-/** Why the kit's receiver refuses each of these; null if it does not. */
+/** Why the kit's receiver rejects each of these; null if it accepts it. */
 export async function verify(keys, cases, signatures) {
   const arrived = ({ received: { url, body } }, index) => ({ ...keys, url, body: body.toString("base64"), signature: signatures[index] });
   return await run("verify", cases.map(arrived));

@@ -1,15 +1,15 @@
-// The receiver: an HTTP server that records what it is sent and answers by a script per path.
+// The receiver: an HTTP server that records its requests and responds by a script per path.
 //
-// It is the witness of the tests: what counts as delivered is what arrived here, not what the server says.
+// It is the witness of the tests: a message counts as delivered if it arrived here, not if the server says so.
 
 import assert from "node:assert/strict";
 import http from "node:http";
 import { eventually, pause } from "./wait.js";
 
-/** How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it. */
+/** Delay of every response. `LATE_MS=50` finds tests that confuse an arrival with its outcome. */
 const LATE_MS = Number(process.env.LATE_MS ?? 0);
 
-/** What clocks of milliseconds may be apart. */
+/** Largest rounding difference of millisecond clocks. */
 const ROUNDING_MS = 10;
 
 export class Receiver {
@@ -31,15 +31,15 @@ export class Receiver {
   }
 
   /**
-   * What a path answers: one answer per request, the last one for ever.
-   * An answer is a status or `{ status, headers, body, after }`; `after` is a promise to wait for first.
-   * Paths without a script answer 200.
+   * Sets the responses of a path: one per request, and the last one repeats.
+   * A response is a status or `{ status, headers, body, after }`; `after` is a promise to wait for first.
+   * Paths without a script respond with 200.
    */
   script(path, ...answers) {
     this.#scripts.set(path, answers);
   }
 
-  /** What has arrived at a path (without its query). */
+  /** The requests to a path (without its query). */
   at(path) {
     return this.requests.filter((request) => request.path === path);
   }
@@ -63,7 +63,7 @@ export class Receiver {
     try {
       for await (const chunk of request) chunks.push(chunk);
     } catch {
-      return; // The sender went away; nothing arrived.
+      return; // The sender disconnected; nothing arrived.
     }
     const raw = Buffer.concat(chunks);
     const path = request.url.split("?")[0];
@@ -88,7 +88,7 @@ export class Receiver {
   }
 }
 
-/** A promise and the function that fulfils it: for answers that wait until the test says so. */
+/** A promise and the function that fulfils it, for responses that wait for the test. */
 export function gate() {
   let open;
   const opened = new Promise((resolve) => (open = resolve));
@@ -96,7 +96,7 @@ export function gate() {
 }
 
 /**
- * Asserts, by the receiver's clock, that none of them is earlier than the rate lets it be if the first one was not sent before
+ * Asserts, by the receiver's clock, that none of them is earlier than the rate allows if the first one was not sent before
  * `since`. A busy machine sees requests late, and never early.
  */
 export function keepsRate(requests, rate, periodMs, since) {

@@ -8,10 +8,10 @@ import { fileURLToPath } from "node:url";
 import { Client } from "@upstash/qstash";
 import { PATIENCE_MS } from "./wait.js";
 
-/** Where everything is. */
+/** The root of the repository. */
 export const REPOSITORY = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../..");
 
-/** What is tested: `POSTHASTE_BIN`, or the debug build. */
+/** The tested binary: `POSTHASTE_BIN`, or the debug build. */
 export const BINARY = process.env.POSTHASTE_BIN ?? path.join(REPOSITORY, "target/debug/posthaste");
 
 /** The published development credentials: every server in dev mode knows these four users. */
@@ -39,7 +39,7 @@ export const USERS = [
 ];
 
 export class Server {
-  /** Where it listens; another port after every start, but not after `restart`. */
+  /** Its URL. The port changes with every start, but not with `restart`. */
   url;
   #dataDir;
   #mode;
@@ -77,7 +77,7 @@ export class Server {
     return server;
   }
 
-  /** kill -9, and a new start on the same data directory and the same port: clients go on as they are. */
+  /** kill -9, and a new start on the same data directory and the same port: clients continue unchanged. */
   async restart() {
     await this.kill();
     const anyPort = this.#listen;
@@ -97,7 +97,7 @@ export class Server {
       const timer = setTimeout(() => reject(new Error(`the server did not start:\n${this.#output}`)), PATIENCE_MS);
       const read = (chunk) => {
         this.#output += chunk;
-        // Dev mode tells people, serve mode tells the log.
+        // Dev mode prints it, serve mode logs it.
         const address = /is running at http:\/\/(\S+)/.exec(this.#output) ?? /"address":"([^"]+)"/.exec(this.#output);
         if (!address) return;
         clearTimeout(timer);
@@ -119,7 +119,7 @@ export class Server {
     return this.#dataDir;
   }
 
-  /** kill -9: no chance to tidy up. */
+  /** kill -9: no chance to clean up. */
   async kill() {
     this.#child.kill("SIGKILL");
     return await this.#exited;
@@ -142,14 +142,14 @@ export class Server {
     return new Client({ baseUrl: this.url, token: USERS[user].token, retry: false, ...options });
   }
 
-  /** A request without the SDK, for what the SDK cannot say. */
+  /** A request without the SDK, for requests that the SDK cannot send. */
   async fetch(target, { headers = {}, user = 0, ...options } = {}) {
     const authorization = `Bearer ${USERS[user].token}`;
     return await fetch(this.url + target, { ...options, headers: { authorization, ...headers } });
   }
 }
 
-/** Runs the binary to its end, for commands that are expected to end by themselves. */
+/** Runs the binary to its end, for commands that terminate. */
 export async function run(...args) {
   return await runProgram(BINARY, args);
 }
@@ -167,7 +167,7 @@ export async function runProgram(program, args, variables = {}) {
   return { code, signal, stdout, stderr };
 }
 
-/** Settings of the machine must not leak into what is tested. */
+/** Settings of the machine must not leak into the tested programs. */
 function environment() {
   const kept = Object.entries(process.env).filter(([name]) => !/^(POSTHASTE|QSTASH)_/.test(name));
   return Object.fromEntries(kept);

@@ -1,4 +1,4 @@
-// What most test files need: one server and one receiver for the whole file, a client, and helpers.
+// The environment of most test files: one server and one receiver for the whole file, a client, and helpers.
 
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
@@ -6,14 +6,14 @@ import { Receiver } from "./receiver.js";
 import { Server } from "./server.js";
 import { eventually } from "./wait.js";
 
-/** Sets up a file. The fields are there once its tests run. */
+/** Sets up a file. The fields are set when its tests run. */
 export function story(...args) {
   const it = {
     server: undefined,
     receiver: undefined,
     client: undefined,
 
-    /** Waits for the entry in the DLQ that a message has become. */
+    /** Waits for the dead letter of a message. */
     async deadLetter(messageId, client = it.client) {
       return await eventually(`${messageId} in the DLQ`, async () => {
         const { messages } = await client.dlq.listMessages({ filter: { messageId } });
@@ -58,7 +58,7 @@ export async function refused(promise, status, pattern) {
 }
 
 let counter = 0;
-/** A name that no other test of this file uses. */
+/** A unique name within this file. */
 export function unique(prefix) {
   counter += 1;
   return `${prefix}-${process.pid}-${counter}`;

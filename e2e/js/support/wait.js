@@ -1,13 +1,13 @@
-// Waiting for conditions. Tests never sleep: they say what they wait for and how long it may take.
+// Waiting for conditions. Tests never sleep: they name a condition and a deadline.
 
-/** How long anything may take before a test fails. Generous, for busy machines. */
+/** Longest wait before a test fails. Generous, for busy machines. */
 export const PATIENCE_MS = 60_000;
 
 const POLL_MS = 15;
 
 /**
- * Calls `probe` until it gives something truthy, and returns that.
- * Fails with `what`, a text or a function that makes one, when the time is over.
+ * Calls `probe` until it returns a truthy value, and returns that.
+ * Fails with `what`, a text or a function that returns one, when the time is over.
  */
 export async function eventually(what, probe, patienceMs = PATIENCE_MS) {
   const deadline = Date.now() + patienceMs;
@@ -21,7 +21,7 @@ export async function eventually(what, probe, patienceMs = PATIENCE_MS) {
   }
 }
 
-/** Only for the inside of polling loops, for receivers that have to be slow, and for pictures of what takes time. */
+/** Only for polling loops, for slow receivers, and for pictures. */
 export function pause(ms) {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }

@@ -14,7 +14,7 @@ const it = story();
 const question = { model: "some-model", messages: [{ role: "user", content: "hello?" }] };
 const answer = { id: "1", object: "chat.completion", choices: [{ index: 0, message: { role: "assistant", content: "hello!" } }] };
 
-/** What the server keeps of a message that is not sent. */
+/** The stored message, which is not sent. */
 async function kept(request) {
   const { messageId } = await it.client.publishJSON({ ...request, delay: "1h" });
   const message = await it.client.messages.get(messageId);
@@ -22,7 +22,7 @@ async function kept(request) {
   return message;
 }
 
-test("a model with a URL of its own gets the question, and the callback its answer", async () => {
+test("a model with its own URL gets the question, and the callback gets the response", async () => {
   const path = unique("/custom");
   it.receiver.script(`${path}/v1/chat/completions`, { status: 200, body: JSON.stringify(answer) });
   const provider = custom({ baseUrl: it.receiver.url(`${path}/v1/chat/completions`), token: "model-token" });
@@ -37,7 +37,7 @@ test("a model with a URL of its own gets the question, and the callback its answ
   assert.deepEqual(JSON.parse(Buffer.from(JSON.parse(called.body).body, "base64")), answer);
 });
 
-test("a queue takes such messages too, and a batch", async () => {
+test("queues and batches accept such messages too", async () => {
   const path = unique("/queued");
   const provider = () => custom({ baseUrl: it.receiver.url(path), token: "model-token" });
   const request = () => ({ api: { name: "llm", provider: provider() }, body: question, callback: it.receiver.url(`${path}/callback`) });
@@ -77,7 +77,7 @@ test("e-mail", async () => {
   assert.equal(many.url, "https://api.resend.com/emails/batch");
 });
 
-test("without a model of the operator's, api/llm and chat() are refused with the reason", async () => {
+test("without a model of the operator, api/llm and chat() are rejected with the reason", async () => {
   const callback = it.receiver.url("/unused");
   await refused(it.client.publishJSON({ api: { name: "llm", provider: upstash() }, body: question, callback }), 400, /api\/llm/);
   await refused(it.client.chat().create({ provider: upstash(), ...question }), 404, /language model/);
@@ -112,7 +112,7 @@ test("api/llm goes to the operator's model, with the operator's token", async ()
   assert.ok(!JSON.stringify([shown, payload, (await client.logs()).logs]).includes("operators-token"));
 });
 
-test("chat() asks the operator's model and waits for its answer", async () => {
+test("chat() calls the operator's model and waits for its response", async () => {
   model.script("/v1/chat/completions", { status: 200, headers: { "Content-Type": "application/json" }, body: JSON.stringify(answer) });
   const chat = server.client().chat();
   assert.deepEqual(await chat.create({ provider: upstash(), ...question }), answer);
@@ -136,7 +136,7 @@ test("chat() streams", async () => {
   assert.equal(JSON.parse(model.at("/v1/chat/completions").at(-1).body).stream, true);
 });
 
-test("what the model refuses is refused here, with its limits", async () => {
+test("rejections of the model are passed on, with its limits", async () => {
   model.script("/v1/chat/completions", { status: 429, headers: { "x-ratelimit-limit-requests": "10", "x-ratelimit-remaining-requests": "0" }, body: '{"error":"slow down"}' });
   await assert.rejects(server.client().chat().create({ provider: upstash(), ...question }), (error) => {
     assert.equal(error.name, "QstashChatRatelimitError");

@@ -1,4 +1,4 @@
-// Schedules that really fire. Everything here waits for the same full minute, so it is all done at once, and in
+// Schedules that really fire. All tests here wait for the same full minute, so they run concurrently, and in
 // the file that is started first.
 
 import assert from "node:assert/strict";
@@ -13,7 +13,7 @@ import { eventually } from "../support/wait.js";
 const it = story();
 const EVERY_MINUTE = "* * * * *";
 
-/** What is set up just before the minute might fire while it is set up. */
+/** A schedule that is set up just before the minute might fire during the setup. */
 const HEADSTART_MS = 15_000;
 before(async () => {
   await eventually("some time before the next minute", () => minuteOf(Date.now() + HEADSTART_MS) === minuteOf(Date.now()));
@@ -24,7 +24,7 @@ async function fired(path, count = 1) {
   return await it.receiver.arrivals(path, count, MINUTE_PATIENCE_MS);
 }
 
-/** Waits until a schedule of another path has fired: what has not fired by then was not going to. */
+/** Waits until a schedule of another path has fired: schedules that have not fired by then will not. */
 async function minuteHasPassed(client) {
   const path = unique("/marker");
   await client.schedules.create({ destination: it.receiver.url(path), cron: EVERY_MINUTE });
@@ -37,7 +37,7 @@ async function minuteHasPassed(client) {
 const idsAt = (path) => [...new Set(it.receiver.at(path).map((request) => request.headers["upstash-message-id"]))];
 
 describe("at the full minute", { concurrency: true }, () => {
-  test("a schedule sends its message with all its settings, and says so", async () => {
+  test("a schedule sends its message with all its settings, and records it", async () => {
     const path = unique("/whole");
     const url = it.receiver.url(`${path}?q=1`);
     const callback = it.receiver.url(`${path}-callback`);
@@ -92,7 +92,7 @@ describe("at the full minute", { concurrency: true }, () => {
     assert.deepEqual(idsAt(path), [messageId]);
   });
 
-  test("the message of a failing schedule is a dead letter, and the schedule says so", async () => {
+  test("the message of a failing schedule is a dead letter, and the schedule shows it", async () => {
     const path = unique("/dead");
     it.receiver.script(path, 500);
     const failureCallback = it.receiver.url(`${path}-failure`);
@@ -141,7 +141,7 @@ describe("at the full minute", { concurrency: true }, () => {
     assert.deepEqual(Object.keys(states).sort(), [...idsAt(`${path}-one`), ...idsAt(`${path}-two`)].sort());
   });
 
-  test("flow control, delay and redaction are the messages'", async () => {
+  test("flow control, delay and redaction apply to the messages", async () => {
     const [path, key] = [unique("/flow"), unique("scheduled")];
     await it.client.schedules.create({ destination: it.receiver.url(path), cron: EVERY_MINUTE, body: "secret", delay: 2, flowControl: { key, parallelism: 1, rate: 5, period: "1m" }, redact: { body: true } });
     const [request] = await fired(path);
@@ -153,7 +153,7 @@ describe("at the full minute", { concurrency: true }, () => {
     assert.equal((await it.client.flowControl.get(key)).rateCount, 1);
   });
 
-  test("one that is paused, deleted or overwritten does not fire as it was; one that is resumed does", async () => {
+  test("paused, deleted and overwritten schedules do not fire; resumed ones do", async () => {
     const path = unique("/not");
     const create = async (end, options = {}) =>
       (await it.client.schedules.create({ destination: it.receiver.url(`${path}-${end}`), cron: EVERY_MINUTE, ...options })).scheduleId;
@@ -175,7 +175,7 @@ describe("at the full minute", { concurrency: true }, () => {
     assert.ok(nextScheduleTime > at, "a paused schedule's next time moves on");
   });
 
-  test("a schedule whose group has gone says why it cannot fire", async () => {
+  test("a schedule without its group shows why it cannot fire", async () => {
     const name = unique("gone");
     await it.client.urlGroups.addEndpoints({ name, endpoints: [{ url: it.receiver.url("/gone") }] });
     const { scheduleId } = await it.client.schedules.create({ destination: name, cron: EVERY_MINUTE });
@@ -219,7 +219,7 @@ describe("at the full minute", { concurrency: true }, () => {
     }
   });
 
-  test("a minute that passed while nobody ran is caught up with once", async () => {
+  test("a minute that passed while the server was down is caught up with once", async () => {
     const server = await Server.start();
     try {
       const path = unique("/missed");

@@ -6,7 +6,7 @@ import { refused, story, unique } from "../support/story.js";
 
 const it = story();
 
-test("batchJSON answers in order, and each item has settings of its own", async () => {
+test("batchJSON responds in order, and each item has its own settings", async () => {
   const path = unique("/json");
   const answers = await it.client.batchJSON([
     { url: it.receiver.url(`${path}-1`), body: { n: 1 }, headers: { "X-Item": "one" } },
@@ -29,7 +29,7 @@ test("batchJSON answers in order, and each item has settings of its own", async 
   await it.client.messages.cancel(answers[2].messageId);
 });
 
-test("batch takes text, and items without a body", async () => {
+test("batch accepts text, and items without a body", async () => {
   const path = unique("/text");
   await it.client.batch([{ url: it.receiver.url(`${path}-1`), body: "plain ☃" }, { url: it.receiver.url(`${path}-2`) }]);
   assert.equal((await it.receiver.arrivals(`${path}-1`))[0].body, "plain ☃");
@@ -53,12 +53,12 @@ test("duplicates inside a batch are one message", async () => {
   assert.deepEqual(answers.map((answer) => answer.deduplicated), [undefined, true]);
 });
 
-test("one wrong item refuses the whole batch, and nothing is sent", async () => {
+test("one wrong item rejects the whole batch, and nothing is sent", async () => {
   const path = unique("/all-or-none");
   const good = { url: it.receiver.url(path), body: "x" };
   await refused(it.client.batch([good, { ...good, delay: "soon" }]), 400, /delay/i);
   await refused(it.client.batch([good, { ...good, url: "no-scheme.example.com:80/x" }]), 400, /scheme/);
-  // A later message to the same place is the proof that nothing else was on its way.
+  // A later message to the same destination proves that nothing else was pending.
   const last = await it.client.publish({ ...good, body: "last" });
   await it.logsUntil(last.messageId, "DELIVERED");
   assert.deepEqual(it.receiver.at(path).map((request) => request.body), ["last"]);
@@ -82,7 +82,7 @@ test("lists of header values and nulls are accepted, as other SDKs send them", a
   assert.equal(put.headers.outer, undefined, "headers of the batch request are not the items'");
 });
 
-test("what is no batch is refused", async () => {
+test("invalid batches are rejected", async () => {
   for (const body of ["", "{}", "[1]", '[{"body":"x"}]', "["]) {
     const response = await it.server.fetch("/v2/batch", { method: "POST", body });
     assert.equal(response.status, 400, body);

@@ -1,4 +1,4 @@
-// Callbacks and failure callbacks: when they come, what they say, and that they are messages themselves.
+// Callbacks and failure callbacks: when they arrive, what they contain, and that they are messages themselves.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,7 +11,7 @@ const it = story();
 
 const base64 = (text) => Buffer.from(text).toString("base64");
 
-/** What a callback says. Its signature is verified first, as receivers do. */
+/** The content of a callback. Its signature is verified first, as receivers do. */
 async function payloadOf(request) {
   const verifier = new Verifier({ currentSigningKey: USERS[0].current, nextSigningKey: USERS[0].next });
   const url = it.receiver.url(request.url);
@@ -30,7 +30,7 @@ function places(name) {
   };
 }
 
-test("a callback tells everything about a delivery", async () => {
+test("a callback contains everything about a delivery", async () => {
   const { path, url, callback } = places("whole");
   it.receiver.script(path, { status: 201, headers: { "X-Answer": "yes", "Content-Type": "text/plain" }, body: "grüße" });
   const { messageId } = await it.client.publish({ url, body: "question", callback, method: "PUT", headers: { "X-Asked": "1", "Content-Type": "text/plain" }, retries: 2, label: "asked" });
@@ -113,7 +113,7 @@ test("both may be set; success brings no failure callback", async () => {
   assert.equal(it.receiver.at(`${fine.path}-failure`).length, 0);
 });
 
-test("no answer at all is status 0", async () => {
+test("a missing response is status 0", async () => {
   const { path, callback, failureCallback } = places("nobody");
   await it.client.publish({ url: "http://127.0.0.1:1/", callback, failureCallback, retries: 0 });
   for (const end of ["callback", "failure"]) {
@@ -124,7 +124,7 @@ test("no answer at all is status 0", async () => {
   }
 });
 
-test("answers that are not text, empty ones, and large ones arrive as base64", async () => {
+test("binary, empty and large responses arrive as base64", async () => {
   for (const body of [Buffer.from([0, 255, 254, 10]), Buffer.alloc(0), Buffer.alloc(300_000, "x")]) {
     const { path, url, callback } = places("bytes");
     it.receiver.script(path, { status: 200, body });
@@ -219,7 +219,7 @@ test("a retried dead letter calls back again", async () => {
   assert.equal((await payloadOf(again)).sourceMessageId, responses[0].messageId);
 });
 
-test("cancelled messages call nobody back", async () => {
+test("cancelled messages have no callbacks", async () => {
   const { path, url, callback, failureCallback } = places("cancelled");
   const { messageId } = await it.client.publish({ url, callback, failureCallback, delay: 3600 });
   await it.client.messages.cancel(messageId);
@@ -229,7 +229,7 @@ test("cancelled messages call nobody back", async () => {
   assert.deepEqual([it.receiver.at(`${path}-callback`).length, it.receiver.at(`${path}-failure`).length], [0, 0]);
 });
 
-test("callbacks to nowhere are refused", async () => {
+test("callbacks to invalid destinations are rejected", async () => {
   const url = it.receiver.url("/unused");
   await refused(it.client.publish({ url, callback: "example.com/x" }), 400, /callback/i);
   await refused(it.client.publish({ url, failureCallback: "ftp://example.com" }), 400, /failure-callback/i);

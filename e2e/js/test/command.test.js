@@ -1,4 +1,4 @@
-// The command line: help, refusals, and a server in serve mode with tenants of its own.
+// The command line: help, rejections, and a server in serve mode with its own tenants.
 
 import assert from "node:assert/strict";
 import { readFile, stat, writeFile, mkdtemp, rm } from "node:fs/promises";
@@ -11,7 +11,7 @@ import { run, Server, USERS } from "../support/server.js";
 import { refused } from "../support/story.js";
 import { eventually } from "../support/wait.js";
 
-test("--help names every command, and a wrong word is refused", async () => {
+test("--help names every command, and a wrong word is rejected", async () => {
   const help = await run("--help");
   assert.equal(help.code, 0);
   assert.match(help.stdout, /^Durable, signed, retried, deduplicated HTTP message delivery/);
@@ -57,7 +57,7 @@ test("serve refuses to run without tenants, and with the published development c
   assert.match(short.stderr, /shorter than/);
 });
 
-test("--print-config shows what is in force, and no secret", async () => {
+test("--print-config shows the effective settings, and no secret", async () => {
   const { code, stdout } = await run("dev", "--listen", "127.0.0.1:9", "--print-config");
   assert.equal(code, 0);
   assert.match(stdout, /^listen = "127\.0\.0\.1:9"$/m);
@@ -124,7 +124,7 @@ test("serve runs with the tenant that new-tenant has written, and its programs w
   }
 });
 
-test("serve sends nothing to private addresses unless it is told to", async () => {
+test("serve sends nothing to private addresses unless they are allowed", async () => {
   const keys = ["--current-signing-key", "sig_" + "a".repeat(32), "--next-signing-key", "sig_" + "b".repeat(32)];
   const token = "x".repeat(40);
   const receiver = await Receiver.start();
@@ -132,7 +132,7 @@ test("serve sends nothing to private addresses unless it is told to", async () =
   try {
     const client = new Client({ baseUrl: server.url, token, retry: false });
     await refused(client.publish({ url: receiver.url("/private") }), 400, /destination/);
-    // A name is looked up when the message is delivered, and refused then.
+    // A name is looked up when the message is delivered, and is refused then.
     const named = receiver.url("/private").replace("127.0.0.1", "localhost");
     const outcome = await client.publish({ url: named, retries: 0 }).then((answer) => answer.messageId, (error) => error.status);
     if (outcome !== 400) {

@@ -1,4 +1,4 @@
-// Deduplication: by an id of the publisher's, and by content.
+// Deduplication: by an id of the publisher, and by content.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { refused, story, unique } from "../support/story.js";
 
 const it = story();
 
-test("the second publish with the same id is answered with the first message and delivered once", async () => {
+test("the second publish with the same id returns the first message, which is delivered once", async () => {
   const path = `/${unique("by-id")}`;
   const request = { url: it.receiver.url(path), body: "one", deduplicationId: unique("order") };
   const first = await it.client.publish(request);
@@ -68,12 +68,12 @@ test("ids belong to their user", async () => {
   await it.receiver.arrivals(path, 2);
 });
 
-test("an id may hold a colon, unlike at the hosted service", async () => {
+test("an id may contain a colon, unlike in the hosted service", async () => {
   const request = { url: it.receiver.url(`/${unique("colon")}`), deduplicationId: `${unique("job")}:resource` };
   const first = await it.client.publish(request);
   assert.deepEqual(await it.client.publish(request), { messageId: first.messageId, deduplicated: true });
 });
 
-test("an id that is too long is refused", async () => {
+test("an id that is too long is rejected", async () => {
   await refused(it.client.publish({ url: it.receiver.url("/unused"), deduplicationId: "x".repeat(5_000) }), 400, /deduplication/i);
 });

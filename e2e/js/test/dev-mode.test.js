@@ -19,7 +19,7 @@ async function freePort() {
   return port;
 }
 
-/** Runs the program with a home of its own; gives how it ended and what it left behind. */
+/** Runs the program with its own home directory; returns its exit and the files that it left. */
 async function runAtHome(variables) {
   const home = await mkdtemp(path.join(tmpdir(), "posthaste-home-"));
   try {

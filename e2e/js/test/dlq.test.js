@@ -7,7 +7,7 @@ import { eventually } from "../support/wait.js";
 
 const it = story();
 
-/** Publishes messages that fail at once, each when the one before is a dead letter; returns them, the newest first. */
+/** Publishes messages that fail at once, each after the previous one is a dead letter; returns them, newest first. */
 async function bury(count, options = {}, client = it.client) {
   const path = options.path ?? `/${unique("dead")}`;
   const label = options.label ?? unique("dead");
@@ -118,7 +118,7 @@ test("a retried dead letter is a new message with the old content, and leaves th
   assert.equal(logs[0].label, letter.label);
 });
 
-test("a redacted dead letter is retried with what it really held", async () => {
+test("a redacted dead letter is retried with its original contents", async () => {
   const path = `/${unique("redacted")}`;
   it.receiver.script(path, 500, 200);
   const { messageId } = await it.client.publish({ url: it.receiver.url(path), body: "secret", retries: 0, redact: { body: true } });
@@ -129,7 +129,7 @@ test("a redacted dead letter is retried with what it really held", async () => {
   assert.equal(requests[1].body, "secret");
 });
 
-test("many are retried by filter and by ids; what does not match gives an empty answer", async () => {
+test("many are retried by filter and by ids; without a match the response is empty", async () => {
   const path = `/${unique("many")}`;
   const letters = await bury(3, { path });
   it.receiver.script(path, 200);
@@ -160,7 +160,7 @@ test("settings on the retry request replace the stored ones", async () => {
   assert.equal((await it.client.messages.get(messageId)).maxRetries, 7);
 });
 
-test("a misspelt filter is refused and touches nothing", async () => {
+test("a misspelt filter is rejected and changes nothing", async () => {
   const [letter] = await bury(1);
   for (const [method, target] of [
     ["GET", "/v2/dlq?labeel=x"],

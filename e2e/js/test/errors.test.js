@@ -7,7 +7,7 @@ import { refused, story } from "../support/story.js";
 
 const it = story();
 
-test("a wrong token is 401, with the words of the hosted service", async () => {
+test("a wrong token is 401, with the text of the hosted service", async () => {
   for (const token of ["wrong", "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoid3JvbmcifQ=="]) {
     const client = new Client({ baseUrl: it.server.url, token, retry: false });
     for (const call of [
@@ -27,7 +27,7 @@ test("a wrong token is 401, with the words of the hosted service", async () => {
   assert.match((await none.json()).error, /^unable to authenticate: invalid token: the request has no Authorization header;/);
 });
 
-test("bad destinations are refused", async () => {
+test("bad destinations are rejected", async () => {
   const scheme = /invalid destination url: endpoint has invalid scheme, add http:\/\/ or https:\/\//;
   await refused(it.client.publish({ url: "example.com:8080/hook" }), 400, scheme);
   await refused(it.client.publish({ url: "ftp://example.com/" }), 400, scheme);
@@ -42,11 +42,11 @@ test("bad destinations are refused", async () => {
   await refused(it.client.publish({ urlGroup: "no-such-group" }), 404, /topic no-such-group not found/);
 });
 
-test("a message to the server itself is refused as a loop", async () => {
+test("a message to the server itself is rejected as a loop", async () => {
   await refused(it.client.publish({ url: `${it.server.url}/v2/publish/${it.receiver.url("/unused")}` }), 400, /destination/);
 });
 
-test("bad settings are refused with the name of the field", async () => {
+test("bad settings are rejected with the name of the field", async () => {
   const url = it.receiver.url("/unused");
   await refused(it.client.publish({ url, delay: "soon" }), 400, /Upstash-Delay: \\"soon\\" is not a duration; accepted are/);
   await refused(it.client.publish({ url, delay: "500ms" }), 400, /\\"500ms\\" is not a duration: ms is not supported here/);
@@ -74,7 +74,7 @@ test("unknown Upstash headers are ignored", async () => {
   assert.equal(request.headers["upstash-something-new"], undefined);
 });
 
-test("whatever is wrong, the answer is the JSON envelope", async () => {
+test("every error response is the JSON envelope", async () => {
   for (const [method, target, status] of [
     ["GET", "/v2/nothing-here", 404],
     ["GET", "/", 404],
@@ -94,7 +94,7 @@ test("whatever is wrong, the answer is the JSON envelope", async () => {
   }
 });
 
-test("a body over the limit is refused and not kept", async () => {
+test("a body over the limit is rejected and not stored", async () => {
   const body = "x".repeat(10 * 1024 * 1024 + 1);
   await refused(it.client.publish({ url: it.receiver.url("/unused"), body }), 412, /quota maxMessageSize exceeded, current limit: 10485760 \(10 MiB\)/);
 });

@@ -1,4 +1,4 @@
-// Flow control: rates and parallelism per key, and what an operator can do to a key.
+// Flow control: rates and parallelism per key, and operator actions on a key.
 
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
@@ -17,7 +17,7 @@ async function publish(path, flowControl, count = 1, options = {}) {
   return ids;
 }
 
-test("a key is there as soon as a publish with it has returned", async () => {
+test("a key exists as soon as a publish with it has returned", async () => {
   const key = unique("key");
   const before = Math.floor(Date.now() / 1000);
   await publish("/there", { key, parallelism: 5, rate: 10, period: "1m" });
@@ -59,7 +59,7 @@ test("messages show their limits; periods have every form", async () => {
   assert.deepEqual(await it.client.messages.cancel({ filter: { flowControlKey: key } }), { cancelled: 7 });
 });
 
-test("limits that make no sense are refused", async () => {
+test("invalid limits are rejected", async () => {
   const key = unique("refused");
   for (const flowControl of [{ parallelism: -1 }, { rate: -1 }, { rate: 1, period: "8d" }, { rate: 1, period: "soon" }, { period: "1s" }]) {
     await refused(publish("/unused", { key, ...flowControl }), 400, /flow.control/i);
@@ -68,7 +68,7 @@ test("limits that make no sense are refused", async () => {
   await refused(it.client.flowControl.get(unique("unknown")), 404);
 });
 
-test("parallelism: one at a time, in order; the rest waits", async () => {
+test("parallelism: one at a time, in order; the others wait", async () => {
   const [key, path] = [unique("one"), unique("/one")];
   const gates = [gate(), gate(), gate()];
   it.receiver.script(path, ...gates.map(({ opened }) => ({ status: 200, after: opened })));
@@ -86,7 +86,7 @@ test("parallelism: one at a time, in order; the rest waits", async () => {
   await eventually("nothing under way", async () => (await it.client.flowControl.get(key)).parallelismCount === 0);
 });
 
-test("a key is shared by destinations, groups and batches, and apart from other keys", async () => {
+test("destinations, groups and batches share a key, which is independent of other keys", async () => {
   const [key, path, name] = [unique("shared"), unique("/shared"), unique("group")];
   await it.client.urlGroups.addEndpoints({ name, endpoints: ["a", "b"].map((end) => ({ url: it.receiver.url(`${path}-${end}`) })) });
   await it.client.flowControl.pause(key);
@@ -102,7 +102,7 @@ test("a key is shared by destinations, groups and batches, and apart from other 
   for (const end of ["", "-a", "-b", "-c"]) await it.receiver.arrivals(path + end);
 });
 
-test("paused, a key takes messages and sends none; resumed it goes on", async () => {
+test("a paused key accepts messages and sends none; a resumed one continues", async () => {
   const [key, path] = [unique("paused"), unique("/paused")];
   await it.client.flowControl.pause(key);
   const ids = await publish(path, { key, parallelism: 2 }, 2);
@@ -114,7 +114,7 @@ test("paused, a key takes messages and sends none; resumed it goes on", async ()
   assert.equal((await it.client.flowControl.get(key)).waitListSize, 0);
 });
 
-test("pinned limits hold against what messages bring; unpinned ones stay until a message brings others", async () => {
+test("messages do not change pinned limits; unpinned ones stay until a message changes them", async () => {
   const key = unique("pinned");
   const limits = async () => {
     const info = await it.client.flowControl.get(key);
@@ -136,14 +136,14 @@ test("pinned limits hold against what messages bring; unpinned ones stay until a
   await refused(it.client.flowControl.pin(key, { parallelism: -1 }), 400);
 });
 
-test("pinning makes a key, and pins the part that it names", async () => {
+test("pinning creates a key, and pins the named part", async () => {
   const key = unique("made");
   await it.client.flowControl.pin(key, { rate: 4 });
   const info = await it.client.flowControl.get(key);
   assert.deepEqual([info.rateMax, info.ratePeriod, info.isPinnedRate, info.isPinnedParallelism], [4, 1, true, false]);
 });
 
-test("a higher pinned parallelism releases who waits", async () => {
+test("a higher pinned parallelism releases waiting messages", async () => {
   const [key, path] = [unique("release"), unique("/release")];
   const { opened, open } = gate();
   it.receiver.script(path, { status: 200, after: opened });
@@ -154,7 +154,7 @@ test("a higher pinned parallelism releases who waits", async () => {
   open();
 });
 
-test("resetRate ends the window and releases who waits", async () => {
+test("resetRate ends the window and releases waiting messages", async () => {
   const [key, path] = [unique("reset"), unique("/reset")];
   const { opened, open } = gate();
   it.receiver.script(path, { status: 200, after: opened });
@@ -187,7 +187,7 @@ test("reset and the list, which only the HTTP API has", async () => {
   assert.ok(all.length >= listed.length);
 });
 
-test("the global parallelism counts deliveries under way", async () => {
+test("the global parallelism counts deliveries in flight", async () => {
   const client = it.server.client(1);
   const path = unique("/global");
   const { opened, open } = gate();
@@ -214,7 +214,7 @@ test("logs, dead letters and retries carry the key, and filter by it", async () 
   await it.receiver.arrivals(path, 2);
 });
 
-test("a message can need its turn in a queue and in its key", async () => {
+test("a message may need both its turn in a queue and the capacity of its key", async () => {
   const [key, path, queueName] = [unique("both"), unique("/both"), unique("both")];
   const queue = it.client.queue({ queueName });
   await it.client.flowControl.pause(key);
@@ -235,7 +235,7 @@ test("one user's keys are not another's", async () => {
 });
 
 describe("rates, by the receiver's clock", { concurrency: true }, () => {
-  test("so many per period and no more, although all were published at once", async () => {
+  test("the rate per period holds, although all messages were published at once", async () => {
     const [key, path] = [unique("rate"), unique("/rate")];
     const since = Date.now();
     await Promise.all(Array.from({ length: 7 }, () => publish(path, { key, rate: 2, period: 1 })));
@@ -245,7 +245,7 @@ describe("rates, by the receiver's clock", { concurrency: true }, () => {
     assert.ok(Math.min(...apart) < 3_000, `no slower than the rate asks for, at least once: ${apart}`);
   });
 
-  test("retries take their turn too", async () => {
+  test("retries count toward the rate too", async () => {
     const [key, path] = [unique("retries"), unique("/retries")];
     it.receiver.script(path, 500);
     const since = Date.now();
@@ -253,7 +253,7 @@ describe("rates, by the receiver's clock", { concurrency: true }, () => {
     keepsRate(await it.receiver.arrivals(path, 4), 1, 1_000, since);
   });
 
-  test("a pinned rate holds for messages without one of their own", async () => {
+  test("a pinned rate applies to messages without their own", async () => {
     const [key, path] = [unique("pin-rate"), unique("/pin-rate")];
     await it.client.flowControl.pin(key, { rate: 1, period: 1 });
     const since = Date.now();

@@ -1,4 +1,4 @@
-// The Rust library for handlers and the SDK agree: what one signs the other accepts, and both refuse what is forged.
+// The Rust library for handlers and the SDK agree: each accepts the signatures of the other, and both reject forgeries.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
@@ -9,7 +9,7 @@ import * as kit from "../support/kit.js";
 
 const { keys, cases } = await kit.table();
 
-/** A signature as the SDK's own tests make them. */
+/** A signature as the SDK's own tests create it. */
 async function sign({ url, body, key, at, issuer, notBefore, unpadded }) {
   const hash = createHash("sha256").update(body).digest("base64url");
   const token = new SignJWT({ iss: issuer, sub: url, iat: at, nbf: notBefore, exp: Math.max(at, notBefore) + 300, jti: "jwt_of_js", body: unpadded ? hash : `${hash}=` });
@@ -28,7 +28,7 @@ async function accepts({ isText, received: { url, body } }, signature) {
   }
 }
 
-/** The SDK takes texts alone. Of other bodies, what it does with them is done on the bytes. */
+/** The SDK accepts only texts. For other bodies, its steps are applied to the bytes. */
 async function acceptsBytes(url, body, signature) {
   const { payload } = await jwtVerify(signature, new TextEncoder().encode(keys.current), { issuer: "Upstash" });
   return payload.sub === url && payload.body.replace(/=+$/, "") === createHash("sha256").update(body).digest("base64url");
@@ -43,12 +43,12 @@ async function agree(cases, signatures) {
   }
 }
 
-test("what the kit signs is taken and refused by both alike", async () => {
+test("both accept and reject the kit's signatures alike", async () => {
   const signable = cases.filter(({ isForTheKit }) => isForTheKit);
   assert.equal(signable.length, cases.length - 3);
   await agree(signable, await kit.sign(signable));
 });
 
-test("what is signed as the SDK's tests do is taken and refused by both alike", async () => {
+test("both accept and reject signatures of the SDK's tests alike", async () => {
   await agree(cases, await Promise.all(cases.map(({ signed }) => sign(signed))));
 });

@@ -17,7 +17,7 @@ async function deliver(count, options = {}) {
   return ids;
 }
 
-test("lines come newest first, and tell the message's whole story", async () => {
+test("lines come newest first, and cover the message's whole life", async () => {
   const url = it.receiver.url("/whole?x=1");
   const [messageId] = await deliver(1, { url, body: "grüße", headers: { "Content-Type": "text/plain", "X-A": "1" }, label: ["l1", "l2"], retries: 2, retryDelay: "1000 * retried", timeout: 30 });
   const { logs, events, cursor } = await it.client.logs({ filter: { messageId } });

@@ -13,20 +13,20 @@ async function later(options = {}, client = it.client) {
   return messageId;
 }
 
-test("a cancelled message is never delivered, and its log says so", async () => {
+test("a cancelled message is never delivered, and its log shows it", async () => {
   const path = `/${unique("one")}`;
   const { messageId } = await it.client.publish({ url: it.receiver.url(path), delay: 3 });
   assert.deepEqual(await it.client.messages.cancel(messageId), { cancelled: 1 });
   const logs = await it.logsUntil(messageId, "CANCELED");
   assert.deepEqual(states(logs), ["CREATED", "CANCEL_REQUESTED", "CANCELED"]);
-  // A message that is due later and arrives is the proof that the cancelled one would have come by now.
+  // The arrival of a message that is due later proves that the cancelled one would have arrived by now.
   const after = await it.client.publish({ url: it.receiver.url(`${path}-after`), delay: 4 });
   await it.logsUntil(after.messageId, "DELIVERED");
   assert.equal(it.receiver.at(path).length, 0);
   assert.equal((await it.client.dlq.listMessages({ filter: { messageId } })).messages.length, 0);
 });
 
-test("what has ended, or never was, cannot be cancelled", async () => {
+test("ended and unknown messages cannot be cancelled", async () => {
   const path = `/${unique("ended")}`;
   const { messageId } = await it.client.publish({ url: it.receiver.url(path) });
   await it.logsUntil(messageId, "DELIVERED");
@@ -83,7 +83,7 @@ test("count limits a bulk cancel", async () => {
   assert.deepEqual(await it.client.messages.cancel({ filter: { label }, count: 500 }), { cancelled: 2 });
 });
 
-test("all means all of this user, and of nobody else", async () => {
+test("all means all of this user, and of no other", async () => {
   const [mine, theirs] = [it.server.client(1), it.server.client(2)];
   for (let n = 0; n < 3; n += 1) await later({}, mine);
   const other = await later({}, theirs);
@@ -94,7 +94,7 @@ test("all means all of this user, and of nobody else", async () => {
   assert.deepEqual(await theirs.messages.cancel(other), { cancelled: 1 });
 });
 
-test("a delivery under way finishes, but is not tried again", async () => {
+test("a delivery in flight finishes, but is not retried", async () => {
   const path = `/${unique("in-flight")}`;
   const { opened, open } = gate();
   it.receiver.script(path, { status: 500, after: opened });

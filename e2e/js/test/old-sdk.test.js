@@ -1,4 +1,4 @@
-// An SDK of early 2025: it says some things in other ways, and has to keep working.
+// An SDK of early 2025. It sends some requests in other forms, and must keep working.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -13,7 +13,7 @@ function oldClient() {
   return new Client({ baseUrl: it.server.url, token: USERS[0].token, retry: false });
 }
 
-test("publish, look, verify", async () => {
+test("publish, get, verify", async () => {
   const client = oldClient();
   const path = `/${unique("old")}`;
   const url = it.receiver.url(path);
@@ -30,7 +30,7 @@ test("publish, look, verify", async () => {
   });
 });
 
-test("ids to cancel and to delete stand in a JSON body", async () => {
+test("ids to cancel and to delete are in a JSON body", async () => {
   const client = oldClient();
   const later = async () => (await client.publish({ url: it.receiver.url("/later"), delay: 3600 })).messageId;
   const ids = [await later(), await later(), await later()];
@@ -63,7 +63,7 @@ test("batch", async () => {
   await it.receiver.arrivals(path, 2);
 });
 
-test("queues: make, enqueue, pause, resume, delete; a batch into a queue", async () => {
+test("queues: create, enqueue, pause, resume, delete; a batch into a queue", async () => {
   const client = oldClient();
   const [queueName, path] = [unique("old-queue"), `/${unique("queued")}`];
   const queue = client.queue({ queueName });

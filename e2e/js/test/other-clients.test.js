@@ -10,7 +10,7 @@ import { eventually } from "../support/wait.js";
 const it = story();
 const NEVER = "1 1 31 1 1";
 
-/** A request as these clients make it; `body` is sent as JSON unless it is a text. No header is added. */
+/** A request as these clients send it; `body` is sent as JSON unless it is a text. No header is added. */
 async function call(method, target, { headers = {}, body, user = 0 } = {}) {
   const text = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
   const bytes = text === undefined ? undefined : Buffer.from(text);
@@ -79,7 +79,7 @@ describe("the Go SDK", () => {
     for (const end of ["queued", "a", "b"]) await it.receiver.arrivals(`${path}-${end}`);
   });
 
-  test("DELETE with a JSON body answers numbers only", async () => {
+  test("DELETE with a JSON body returns only numbers", async () => {
     const later = async () => (await call("POST", `/v2/publish/${it.receiver.url("/later")}`, { user, headers: { "Upstash-Delay": "1h" } })).messageId;
     const ids = [await later(), await later(), await later()];
     assert.deepEqual(await call("DELETE", "/v2/messages", { user, headers: json, body: { messageIds: ids.slice(0, 2) } }), { cancelled: 2 });
@@ -99,7 +99,7 @@ describe("the Go SDK", () => {
     assert.deepEqual(await call("DELETE", "/v2/dlq", { user, headers: json, body: { dlqIds: ids404 } }), { deleted: 1 });
   });
 
-  test("URL groups: deleting what is not there, removing by URL, and its errors", async () => {
+  test("URL groups: deleting an absent one, removing by URL, and errors", async () => {
     const name = unique("go-group");
     await call("DELETE", `/v2/topics/${name}`, { user });
     const endpoints = [{ url: "https://example.com", name: "First endpoint" }, { url: "https://example.net", name: "Second endpoint" }];
@@ -133,7 +133,7 @@ describe("the Go SDK", () => {
 });
 
 describe("the Terraform provider", () => {
-  test("v2: schedules, with empty texts for what is not set", async () => {
+  test("v2: schedules, with empty texts for missing settings", async () => {
     const headers = { "Content-Type": "application/json; charset=UTF-8", "Upstash-Method": "", "Upstash-Delay": "0", "Upstash-Retries": "3", "Upstash-Callback": "", "Upstash-Cron": NEVER, Accept: "application/json", "Upstash-Forward-X-My": "own" };
     const { scheduleId } = await call("POST", "/v2/schedules/https://example.com", { headers, body: { key: "value" } });
     const schedule = await call("GET", `/v2/schedules/${scheduleId}`);
@@ -269,7 +269,7 @@ describe("the first JavaScript SDKs and old tutorials", () => {
   });
 });
 
-test("a bulk cancel in the background is an action that can be watched", async () => {
+test("a bulk cancel in the background is a visible action", async () => {
   const label = unique("bulk");
   const item = { destination: it.receiver.url("/later"), headers: { "Upstash-Delay": "1h", "Upstash-Label": label } };
   await call("POST", "/v2/batch", { body: Array(50).fill(item) });

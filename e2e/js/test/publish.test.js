@@ -1,4 +1,4 @@
-// Publishing, and what the receiver gets.
+// Publishing, and the requests that the receiver gets.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -28,7 +28,7 @@ test("publishJSON delivers the JSON with its content type and our headers", asyn
   assert.deepEqual(surplus, [], "telemetry and settings are not passed on");
 });
 
-test("publish delivers text byte for byte, and bytes that are no text", async () => {
+test("publish delivers text and binary data byte for byte", async () => {
   await it.client.publish({ url: it.receiver.url("/text"), body: "grüße, 世界 \u0000\r\n" });
   const [text] = await it.receiver.arrivals("/text");
   assert.equal(text.body, "grüße, 世界 \u0000\r\n");
@@ -42,7 +42,7 @@ test("publish delivers text byte for byte, and bytes that are no text", async ()
   assert.equal(message.bodyBase64, Buffer.from(bytes).toString("base64"));
 });
 
-test("a body of a megabyte arrives whole", async () => {
+test("a body of a megabyte arrives completely", async () => {
   const body = "0123456789abcdef".repeat(65_536);
   await it.client.publish({ url: it.receiver.url("/large"), body });
   const [request] = await it.receiver.arrivals("/large");
@@ -74,7 +74,7 @@ test("headers are forwarded, without the prefix and with their values untouched"
   });
 });
 
-test("every method is delivered as asked, also GET with a body", async () => {
+test("every method is delivered as requested, also GET with a body", async () => {
   for (const method of ["GET", "POST", "PUT", "PATCH", "DELETE"]) {
     const path = `/method-${method}`;
     await it.client.publish({ url: it.receiver.url(path), method, body: `as ${method}` });
@@ -103,7 +103,7 @@ test("settings in the query are settings, the rest belongs to the destination", 
   assert.equal(request.headers["x-from-query"], "yes");
 });
 
-test("the token may stand in the query, and is not passed on", async () => {
+test("the token may be in the query, and is not forwarded", async () => {
   const token = "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=";
   const target = it.receiver.url("/query-token");
   const response = await fetch(`${it.server.url}/v2/publish/${target}?x=1&qstash_token=${encodeURIComponent(token)}`, {
@@ -115,7 +115,7 @@ test("the token may stand in the query, and is not passed on", async () => {
   assert.equal(request.url, "/query-token?x=1");
 });
 
-test("a delayed message is kept until its time, and delivered then", async () => {
+test("a delayed message is delivered at its time", async () => {
   const published = Date.now();
   const { messageId } = await it.client.publish({ url: it.receiver.url("/delay"), body: "later", delay: 1 });
   const message = await it.client.messages.get(messageId);
@@ -135,7 +135,7 @@ test("delays in words are understood", async () => {
   assert.equal(it.receiver.at("/never").length, 0);
 });
 
-test("notBefore is an absolute time in seconds, and wins over delay", async () => {
+test("notBefore is an absolute time in seconds, and takes precedence over delay", async () => {
   const due = Math.floor(Date.now() / 1000) + 2;
   const { messageId } = await it.client.publish({ url: it.receiver.url("/not-before"), body: "x", notBefore: due, delay: "1d" });
   const message = await it.client.messages.get(messageId);
@@ -151,7 +151,7 @@ test("labels are kept and shown, one and several", async () => {
   assert.deepEqual(pick(await it.client.messages.get(many.messageId), "label", "labels"), { label: "first", labels: ["first", "second"] });
 });
 
-test("redacted fields are hidden in what the API shows, not in what is delivered", async () => {
+test("redacted fields are hidden in API responses, not in deliveries", async () => {
   const path = `/${unique("redact")}`;
   const { messageId } = await it.client.publish({
     url: it.receiver.url(path),
@@ -173,7 +173,7 @@ test("redacted fields are hidden in what the API shows, not in what is delivered
   }
 });
 
-test("messages.get shows all that the contract promises", async () => {
+test("messages.get shows all fields of the contract", async () => {
   const before = Date.now();
   const url = it.receiver.url("/get?x=1");
   const { messageId } = await it.client.publishJSON({

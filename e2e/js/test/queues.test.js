@@ -1,4 +1,4 @@
-// Queues: order, parallelism, pause, and what waits.
+// Queues: order, parallelism, pause, and waiting messages.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -20,7 +20,7 @@ async function enqueue(queue, path, bodies, options = {}) {
 
 const bodiesAt = (path) => it.receiver.at(path).map((request) => request.body);
 
-test("a queue is made, changed, listed and deleted", async () => {
+test("a queue is created, changed, listed and deleted", async () => {
   const queueName = unique("queue");
   const queue = it.client.queue({ queueName });
   const before = Date.now();
@@ -50,7 +50,7 @@ test("an upsert without settings is parallelism 1, not paused", async () => {
   assert.deepEqual({ parallelism, paused }, { parallelism: 1, paused: false });
 });
 
-test("names may begin with - and _; others are refused", async () => {
+test("names may begin with - and _; others are rejected", async () => {
   for (const queueName of ["-dash", "_under", "a.b-c_D9"]) {
     await it.client.queue({ queueName }).upsert({ parallelism: 1 });
     assert.equal((await it.client.queue({ queueName }).get()).name, queueName);
@@ -63,7 +63,7 @@ test("names may begin with - and _; others are refused", async () => {
   await refused(it.client.queue({ queueName: "bad!" }).enqueue({ url: it.receiver.url("/unused") }), 400, /name/i);
 });
 
-test("the first enqueue makes the queue; messages, logs and filters name it", async () => {
+test("the first enqueue creates the queue; messages, logs and filters name it", async () => {
   const [queueName, path] = [unique("auto"), unique("/auto")];
   const queue = it.client.queue({ queueName });
   const { messageId } = await queue.enqueueJSON({ url: it.receiver.url(path), body: { n: 1 }, headers: { "X-Q": "1" }, label: "queued" });
@@ -97,7 +97,7 @@ test("the next message waits for the retries of the one before it", async () => 
   await eventually("an empty queue", async () => (await queue.get()).lag === 0);
 });
 
-test("one that fails for good frees the queue, and the DLQ names the queue", async () => {
+test("a message that fails for good frees the queue, and the DLQ names the queue", async () => {
   const [queueName, path] = [unique("fails"), unique("/fails")];
   const queue = it.client.queue({ queueName });
   it.receiver.script(path, 500, 500, 200);
@@ -114,7 +114,7 @@ test("one that fails for good frees the queue, and the DLQ names the queue", asy
   assert.equal((await it.client.messages.get(responses[0].messageId)).queueName, queueName, "retried in its queue");
 });
 
-test("parallelism: so many at once, started in order; lag counts what waits and what is under way", async () => {
+test("parallelism: several at once, started in order; lag counts waiting and in-flight messages", async () => {
   const [queueName, path] = [unique("wide"), unique("/wide")];
   const queue = it.client.queue({ queueName });
   await queue.upsert({ parallelism: 2 });
@@ -146,7 +146,7 @@ test("a higher parallelism takes effect at once", async () => {
   open();
 });
 
-test("a paused queue takes messages and sends none; resumed it goes on in order", async () => {
+test("a paused queue accepts messages and sends none; a resumed one continues in order", async () => {
   const [queueName, path] = [unique("paused"), unique("/paused")];
   const queue = it.client.queue({ queueName });
   await queue.upsert({ parallelism: 1 });
@@ -155,7 +155,7 @@ test("a paused queue takes messages and sends none; resumed it goes on in order"
   assert.equal((await queue.get()).paused, true);
   const ids = await enqueue(queue, path, ["1", "2", "3"]);
   assert.equal((await queue.get()).lag, 3);
-  // What is not in the queue passes it by: the proof that deliveries go on.
+  // A message outside the queue passes it, which proves that deliveries continue.
   const { messageId } = await it.client.publish({ url: it.receiver.url(`${path}-by`) });
   await it.logsUntil(messageId, "DELIVERED");
   assert.equal(it.receiver.at(path).length, 0);
@@ -167,7 +167,7 @@ test("a paused queue takes messages and sends none; resumed it goes on in order"
   await queue.resume();
 });
 
-test("a cancelled message is skipped, and cancelling by queue takes only the queue's", async () => {
+test("a cancelled message is skipped, and cancelling by queue affects only that queue", async () => {
   const [queueName, path] = [unique("cancel"), unique("/cancel")];
   const queue = it.client.queue({ queueName });
   await queue.upsert({ paused: true });
@@ -186,7 +186,7 @@ test("a cancelled message is skipped, and cancelling by queue takes only the que
   assert.deepEqual(await it.client.messages.cancel(outside.messageId), { cancelled: 1 });
 });
 
-test("the head of a queue, cancelled between two attempts, lets the next one go", async () => {
+test("cancelling the head of a queue between two attempts releases the next message", async () => {
   const [queueName, path] = [unique("head"), unique("/head")];
   const queue = it.client.queue({ queueName });
   it.receiver.script(path, 500, 200);
@@ -197,7 +197,7 @@ test("the head of a queue, cancelled between two attempts, lets the next one go"
   assert.deepEqual(bodiesAt(path), ["1", "2"]);
 });
 
-test("a deleted queue cancels what waited in it; a later one of that name starts fresh", async () => {
+test("a deleted queue cancels its waiting messages; a later one of that name starts empty", async () => {
   const [queueName, path] = [unique("deleted"), unique("/deleted")];
   const queue = it.client.queue({ queueName });
   await queue.upsert({ parallelism: 5, paused: true });

@@ -1,4 +1,4 @@
-// kill -9 in the middle of queues, flow control, groups and callbacks: nothing of it is forgotten.
+// kill -9 during the use of queues, flow control, groups and callbacks loses none of their state.
 // Schedules across kill -9 are in at-the-minute.test.js.
 
 import assert from "node:assert/strict";
@@ -11,7 +11,7 @@ let receiver;
 before(async () => (receiver = await Receiver.start()));
 after(async () => await receiver.stop());
 
-/** Runs a test with a server of its own, which `restart` kills and starts again on the same port. */
+/** Runs a test with its own server, which `restart` kills and starts again on the same port. */
 async function withServer(body) {
   const server = await Server.start();
   try {
@@ -56,7 +56,7 @@ describe("kill -9", { concurrency: 4 }, () => {
     });
   });
 
-  test("a queue keeps its parallelism, its pause and what waits in it; a message under way keeps its place", async () => {
+  test("a queue keeps its parallelism, its pause and its messages; a message in flight keeps its place", async () => {
     await withServer(async (server, client) => {
       const queue = client.queue({ queueName: "kept" });
       const { opened, open } = gate();
@@ -81,7 +81,7 @@ describe("kill -9", { concurrency: 4 }, () => {
     });
   });
 
-  test("limits, pins and pauses of flow control keys are kept, with who waits for them", async () => {
+  test("limits, pins and pauses of flow control keys are kept, with their waiting messages", async () => {
     await withServer(async (server, client) => {
       const publish = async (key, path, limits = { parallelism: 2, rate: 9, period: "1h" }) =>
         await client.publish({ url: receiver.url(path), flowControl: { key, ...limits } });
@@ -177,7 +177,7 @@ describe("kill -9", { concurrency: 4 }, () => {
     });
   });
 
-  test("a queue's place is held for a callback over the kill", async () => {
+  test("a callback holds its place in the queue across a kill", async () => {
     await withServer(async (server, client) => {
       const queue = client.queue({ queueName: "held" });
       const { opened, open } = gate();

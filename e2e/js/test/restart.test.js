@@ -1,4 +1,4 @@
-// Ends of the server, welcome and unwelcome: what was acknowledged is kept.
+// Shutdowns and kills of the server: acknowledged data is kept.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -12,7 +12,7 @@ let receiver;
 before(async () => (receiver = await Receiver.start()));
 after(async () => await receiver.stop());
 
-/** Runs a test with a server of its own. */
+/** Runs a test with its own server. */
 async function withServer(args, body) {
   const server = await Server.start(...args);
   try {
@@ -126,7 +126,7 @@ test("kill -9: keys that were rotated in serve mode stay rotated", async () => {
   }
 });
 
-test("SIGTERM: a delivery under way may finish, and is not repeated", async () => {
+test("SIGTERM: a delivery in flight may finish, and is not repeated", async () => {
   await withServer([], async (server) => {
     const client = server.client();
     const { opened, open } = gate();
@@ -143,7 +143,7 @@ test("SIGTERM: a delivery under way may finish, and is not repeated", async () =
   });
 });
 
-test("SIGTERM: what does not finish in the grace time is delivered after the restart", async () => {
+test("SIGTERM: deliveries that exceed the grace time are repeated after the restart", async () => {
   await withServer(["--shutdown-grace", "1s"], async (server) => {
     const { opened, open } = gate();
     receiver.script("/no-grace", { status: 200, after: opened }, 200);
@@ -159,7 +159,7 @@ test("SIGTERM: what does not finish in the grace time is delivered after the res
   });
 });
 
-test("a second server on the same data directory is refused, and the first goes on", async () => {
+test("a second server on the same data directory fails to start, and the first continues", async () => {
   await withServer([], async (server) => {
     const second = await run("dev", "--listen", "127.0.0.1:0", "--data-dir", server.dataDir);
     assert.equal(second.code, 1);
@@ -169,7 +169,7 @@ test("a second server on the same data directory is refused, and the first goes 
   });
 });
 
-test("a port that is taken is said so", async () => {
+test("a port that is in use is reported", async () => {
   await withServer([], async (server) => {
     const { host } = new URL(server.url);
     const second = await run("dev", "--listen", host, "--data-dir", `${server.dataDir}/other`);

@@ -1,4 +1,4 @@
-// What happens when the receiver fails: retries, their timing, and where a message ends.
+// Failing receivers: retries, their timing, and how a message ends.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -7,7 +7,7 @@ import { gate } from "../support/receiver.js";
 
 const it = story();
 
-test("a failing receiver is tried again until it succeeds", async () => {
+test("a failing receiver is retried until it succeeds", async () => {
   const path = `/${unique("eventually")}`;
   it.receiver.script(path, { status: 500, body: "broken" }, { status: 503 }, 200);
   const { messageId } = await it.client.publish({ url: it.receiver.url(path), body: "again", retries: 3, retryDelay: "50" });
@@ -40,7 +40,7 @@ test("the retry delay is an expression over the number of retries", async () => 
   assert.ok(times[1] - times[0] >= 99 && times[2] - times[1] >= 299 && times[3] - times[2] >= 499, `gaps of ${times}`);
 });
 
-test("Retry-After of the receiver wins over the expression", async () => {
+test("Retry-After of the receiver takes precedence over the expression", async () => {
   const path = `/${unique("retry-after")}`;
   it.receiver.script(path, { status: 429, headers: { "Retry-After": "1" } }, 200);
   const { messageId } = await it.client.publish({ url: it.receiver.url(path), retries: 1, retryDelay: "20000" });
@@ -112,7 +112,7 @@ test("redirects are not followed", async () => {
   assert.equal(it.receiver.at("/redirected").length, 0);
 });
 
-test("a receiver that does not answer in time has failed", async () => {
+test("a receiver that does not respond in time has failed", async () => {
   const path = `/${unique("timeout")}`;
   const { opened, open } = gate();
   it.receiver.script(path, { status: 200, after: opened });
@@ -124,14 +124,14 @@ test("a receiver that does not answer in time has failed", async () => {
   assert.match(logs.find((log) => log.state === "ERROR").error, /deadline exceeded|timed? ?out/i);
 });
 
-test("a receiver that is not there has failed, and the log says why", async () => {
+test("an unreachable receiver has failed, and the log shows why", async () => {
   const { messageId } = await it.client.publish({ url: "http://127.0.0.1:1/nobody", retries: 0 });
   assert.equal((await it.deadLetter(messageId)).responseStatus, 0);
   const logs = await it.logsUntil(messageId, "FAILED");
   assert.match(logs.find((log) => log.state === "ERROR").error, /refused/i);
 });
 
-test("wrong retry settings are refused with the name of the field", async () => {
+test("wrong retry settings are rejected with the name of the field", async () => {
   const url = it.receiver.url("/unused");
   await refused(it.client.publish({ url, retryDelay: "1000 * bogus" }), 400, /retry-delay|retryDelay/i);
   await refused(it.client.publish({ url, retryDelay: "pow(1" }), 400, /retry-delay|retryDelay/i);

@@ -1,4 +1,4 @@
-// Schedules: what can be said about them. What they do at the full minute is in at-the-minute.test.js.
+// Schedules: their settings. Their firing at the full minute is in at-the-minute.test.js.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,7 +8,7 @@ const it = story();
 
 const NEVER = "1 1 31 1 1";
 
-test("a schedule with every setting is shown whole", async () => {
+test("a schedule with every setting is shown completely", async () => {
   const before = Date.now();
   const scheduleId = unique("whole");
   const created = await it.client.schedules.create({
@@ -65,7 +65,7 @@ test("a schedule with every setting is shown whole", async () => {
   assert.deepEqual((await it.client.schedules.list()).filter((listed) => listed.scheduleId === scheduleId), []);
 });
 
-test("a schedule with nothing but its time has the defaults, and an id of the server's", async () => {
+test("a schedule with only a time has the defaults, and an id from the server", async () => {
   const { scheduleId } = await it.client.schedules.create({ destination: "https://example.com", cron: "*/10 * * * * " });
   assert.match(scheduleId, /^scd_\w{20,}$/);
   const { createdAt, nextScheduleTime, ...rest } = await it.client.schedules.get(scheduleId);
@@ -82,7 +82,7 @@ test("a schedule with nothing but its time has the defaults, and an id of the se
   });
 });
 
-test("headers of the client are the schedule's, and telemetry is not", async () => {
+test("the schedule keeps headers of the client, but not telemetry", async () => {
   const client = it.server.client(0, { headers: { "X-Global": "all", "X-Both": "global" }, enableTelemetry: true });
   const { scheduleId } = await client.schedules.create({ destination: "https://example.com", cron: NEVER, headers: { "x-both": "own" } });
   assert.deepEqual((await client.schedules.get(scheduleId)).header, {
@@ -158,7 +158,7 @@ test("binary bodies and redacted ones", async () => {
   assert.ok(!JSON.stringify(await it.client.schedules.list()).includes('"secret"'));
 });
 
-test("what is wrong is refused by name", async () => {
+test("wrong settings are rejected by name", async () => {
   const create = (options) => it.client.schedules.create({ destination: "https://example.com", cron: NEVER, ...options });
   for (const cron of ["* * * *", "61 * * * *", "* * * * * *", "nonsense", "CRON_TZ=Nowhere/Land * * * * *", ""]) {
     await refused(create({ cron }), 400, /cron/i);

@@ -1,4 +1,4 @@
-// Signatures: what the SDK's Receiver says to real deliveries, before and after a key rotation.
+// Signatures: the SDK's Receiver verifies real deliveries, before and after a key rotation.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -26,7 +26,7 @@ test("real deliveries are accepted: text, JSON, empty, with a query", async () =
   }
 });
 
-test("a changed body, another URL and another key are refused", async () => {
+test("a changed body, another URL and another key are rejected", async () => {
   const delivery = await deliver({ body: "genuine" });
   await assert.rejects(verifier(USERS[0]).verify({ ...delivery, body: "forged" }), /body/i);
   await assert.rejects(verifier(USERS[0]).verify({ ...delivery, url: `${delivery.url}x` }), /subject|sub/i);
@@ -48,7 +48,7 @@ test("the claims are those of the contract, and the id of the message", async ()
   assert.match(jti, /^jwt_\w{20,}$/);
 });
 
-test("every user has keys of their own", async () => {
+test("every user has separate keys", async () => {
   for (const [index, user] of USERS.entries()) {
     const keys = await (await it.server.fetch("/v2/keys", { user: index })).json();
     assert.deepEqual(keys, { current: user.current, next: user.next });

@@ -52,6 +52,6 @@ test("a batch mixes a URL and a group", async () => {
   for (const end of ["url", "one", "two"]) await it.receiver.arrivals(`${path}-${end}`);
 });
 
-test("an unknown group is refused by name", async () => {
+test("an unknown group is rejected by name", async () => {
   await refused(it.client.publishJSON({ urlGroup: "nobody", body: 1 }), 404, /topic nobody not found/);
 });

@@ -1,1 +1,1 @@
-"""What the tests stand on: the real server, a scripted receiver, and waiting without sleeping."""
+"""The base of the tests: the real server, a scripted receiver, and waiting without sleeping."""

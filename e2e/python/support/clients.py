@@ -1,4 +1,4 @@
-"""The SDK's two clients behind one face, so that each test is run with both."""
+"""One interface for the SDK's two clients, so that each test runs with both."""
 
 import asyncio
 from typing import Any

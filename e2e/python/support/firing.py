@@ -1,4 +1,4 @@
-"""Schedules that are made early in the run and looked at when their minute has come."""
+"""Schedules that are created early in the run and checked when their minute has come."""
 
 import time
 from typing import Any
@@ -7,9 +7,9 @@ from support.receiver import Receiver
 from support.wait import eventually
 
 EVERY_MINUTE = "* * * * *"
-#: How long the next minute may take to come, with what follows from it.
+#: Longest wait for the next minute and its consequences.
 MINUTE_PATIENCE_SECONDS = 90.0
-#: What is set up just before the minute might fire while it is set up.
+#: A schedule that is set up just before the minute might fire during the setup.
 _HEADSTART_SECONDS = 15.0
 
 
@@ -18,7 +18,7 @@ def away_from_the_minute() -> None:
 
 
 class Firing:
-    """What one client has scheduled."""
+    """The schedules of one client."""
 
     def __init__(self, client: Any, receiver: Receiver, kind: str) -> None:
         self.path = f"/firing-{kind}"

@@ -1,4 +1,4 @@
-"""The kit's example `signatures`, and the deliveries that it and the SDKs have to agree about."""
+"""The kit's example `signatures`, and the deliveries on which it and the SDKs must agree."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from support.server import REPOSITORY
 _PROGRAM = REPOSITORY / "target" / "debug" / "examples" / "signatures"
 _TABLE = json.loads((REPOSITORY / "e2e" / "signatures.json").read_text(encoding="utf-8"))
 _URL = "https://app.example.com/jobs"
-#: What the kit's test helper cannot say.
+#: Options that the kit's test helper does not support.
 _FOR_OTHERS = {"unpadded", "issuer", "not_before"}
 
 KEYS: Dict[str, str] = _TABLE["keys"]
@@ -93,7 +93,7 @@ def sign(signable: List[Case]) -> List[str]:
 
 
 def verify(received: List[Case], signatures: List[str]) -> List[Optional[str]]:
-    """Why the kit's receiver refuses each of these; None if it does not."""
+    """Why the kit's receiver rejects each of these; None if it accepts it."""
     arrived = [
         {**KEYS, "url": it.received_url, "body": _base64(it.received_body), "signature": signature}
         for it, signature in zip(received, signatures)

@@ -1,6 +1,6 @@
-"""An HTTP server that records what it is sent and answers by a script per path.
+"""An HTTP server that records its requests and responds by a script per path.
 
-It is the witness of the tests: what counts as delivered is what arrived here, not what the server says.
+It is the witness of the tests: a message counts as delivered if it arrived here, not if the server says so.
 """
 
 import os
@@ -12,15 +12,15 @@ from typing import Dict, List, Optional, Union
 
 from support.wait import PATIENCE_SECONDS, eventually
 
-#: How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it.
+#: Delay of every response. `LATE_MS=50` finds tests that confuse an arrival with its outcome.
 LATE_SECONDS = float(os.environ.get("LATE_MS", 0)) / 1000
-#: What clocks of milliseconds may be apart.
+#: Largest rounding difference of millisecond clocks.
 ROUNDING_SECONDS = 0.01
 
 
 @dataclass
 class Answer:
-    """What a path answers; `after` is waited for first."""
+    """A response of a path; `after` is awaited first."""
 
     status: int
     body: bytes = b""
@@ -57,7 +57,7 @@ class Receiver:
         return f"http://127.0.0.1:{self._http.server_address[1]}{path}"
 
     def script(self, path: str, *answers: Union[int, Answer]) -> None:
-        """One answer per request, the last one for ever. Paths without a script answer 200."""
+        """One response per request; the last one repeats. Paths without a script respond with 200."""
         self._scripts[path] = [Answer(answer) if isinstance(answer, int) else answer for answer in answers]
 
     def at(self, path: str) -> List[Arrival]:
@@ -73,7 +73,7 @@ class Receiver:
         )
 
     def bodies(self, path: str) -> List[str]:
-        """What has arrived at a path, as texts."""
+        """The bodies that have arrived at a path, as texts."""
         return [arrival.body.decode() for arrival in self.at(path)]
 
     def stop(self) -> None:
@@ -119,7 +119,7 @@ def _handler_for(receiver: Receiver) -> type:
 
 
 def keeps_rate(arrivals: List[Arrival], rate: int, period: float, since: float) -> None:
-    """Asserts, by the receiver's clock, that none of them is earlier than the rate lets it be if the first one was not sent
+    """Asserts, by the receiver's clock, that none of them is earlier than the rate allows if the first one was not sent
     before `since`. A busy machine sees requests late, and never early."""
     times = [arrival.at - since for arrival in arrivals]
     for n, at in enumerate(times):

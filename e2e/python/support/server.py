@@ -14,7 +14,7 @@ from typing import List
 from support.wait import PATIENCE_SECONDS, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-#: What is tested: `POSTHASTE_BIN`, or the debug build.
+#: The tested binary: `POSTHASTE_BIN`, or the debug build.
 BINARY = os.environ.get("POSTHASTE_BIN", str(REPOSITORY / "target" / "debug" / "posthaste"))
 
 
@@ -51,19 +51,19 @@ USERS = [
 
 
 class Server:
-    """`posthaste dev` on a data directory of its own and a free port."""
+    """`posthaste dev` on its own data directory and a free port."""
 
     def __init__(self) -> None:
         self._data_dir = tempfile.mkdtemp(prefix="posthaste-e2e-")
         self.start()
 
     def restart(self) -> None:
-        """kill -9, and a new start on the same data directory and port: clients go on as they are."""
+        """kill -9, and a new start on the same data directory and port: clients continue unchanged."""
         self.kill()
         self.start(self.url.removeprefix("http://"))
 
     def start(self, listen: str = "127.0.0.1:0") -> None:
-        """Starts it, also again after `kill`; the port is another one then."""
+        """Starts it, also after `kill`; the port is then another one."""
         self._lines: List[str] = []
         self._process = subprocess.Popen(
             [BINARY, "dev", "--listen", listen, "--data-dir", self._data_dir],
@@ -76,7 +76,7 @@ class Server:
         self.url = eventually("the server's address", self._address)
 
     def kill(self) -> None:
-        """kill -9: no chance to tidy up."""
+        """kill -9: no chance to clean up."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(PATIENCE_SECONDS)
 
@@ -100,5 +100,5 @@ class Server:
 
 
 def environment() -> "dict[str, str]":
-    """Settings of the machine must not leak into what is tested."""
+    """Settings of the machine must not leak into the tested programs."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("POSTHASTE_", "QSTASH_"))}

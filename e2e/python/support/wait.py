@@ -1,17 +1,17 @@
-"""Waiting for conditions. Tests never sleep: they say what they wait for and how long it may take."""
+"""Waiting for conditions. Tests never sleep: they name a condition and a deadline."""
 
 import time
 from typing import Callable, TypeVar
 
 T = TypeVar("T")
 
-#: How long anything may take before a test fails. Generous, for busy machines.
+#: Longest wait before a test fails. Generous, for busy machines.
 PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.015
 
 
 def eventually(what: str, probe: Callable[[], T], patience: float = PATIENCE_SECONDS) -> T:
-    """Calls `probe` until it gives something truthy, and returns that."""
+    """Calls `probe` until it returns a truthy value, and returns that."""
     deadline = time.monotonic() + patience
     while True:
         found = probe()

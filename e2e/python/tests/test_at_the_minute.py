@@ -1,4 +1,4 @@
-"""Schedules that have fired. `support/firing.py` makes them, before all other tests."""
+"""Schedules that have fired. `support/firing.py` creates them, before all other tests."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_a_schedule_sends_its_message_with_all_its_settings(story, firing):
     assert all((log.schedule_id, log.label) == (firing.whole, "scheduled") for log in logs)
 
 
-def test_the_schedule_says_how_it_went(story, firing):
+def test_the_schedule_shows_its_last_firing(story, firing):
     arrivals(story, f"{firing.path}-whole")
 
     def ended():

@@ -1,4 +1,4 @@
-"""Callbacks and failure callbacks: when they come, what they say, and that they are messages themselves."""
+"""Callbacks and failure callbacks: when they arrive, what they contain, and that they are messages themselves."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ def encoded(text):
 
 
 def payload_of(story, arrival):
-    """What a callback says. Its signature is verified first, as receivers do."""
+    """The content of a callback. Its signature is verified first, as receivers do."""
     Receiver(USERS[0].current, USERS[0].next).verify(
         signature=arrival.headers["upstash-signature"],
         body=arrival.body.decode(),
@@ -33,7 +33,7 @@ def places(story):
     return path, {"url": urls[0], "callback": urls[1], "failure_callback": urls[2]}
 
 
-def test_a_callback_tells_everything_about_a_delivery(story):
+def test_a_callback_contains_everything_about_a_delivery(story):
     path, urls = places(story)
     story.receiver.script(path, Answer(201, "grüße".encode(), {"X-Answer": "yes"}))
     message_id = story.client.message.publish_json(
@@ -108,7 +108,7 @@ def test_headers_of_callbacks(story, way):
     assert log.failure_callback_headers["X-Mine"] == ["failure"]
 
 
-def test_callbacks_to_nowhere_are_refused(story):
+def test_callbacks_to_invalid_destinations_are_rejected(story):
     for options in [{"callback": "example.com"}, {"failure_callback": "ftp://example.com"}]:
         with pytest.raises(QStashError, match="status: 400"):
             story.client.message.publish(url=story.receiver.url("/unused"), **options)

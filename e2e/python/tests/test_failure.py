@@ -13,7 +13,7 @@ S = LogState
 
 
 def bury(story, count, status=500, client=None):
-    """Publishes messages that fail at once, each when the one before is a dead letter; returns them, the newest first."""
+    """Publishes messages that fail at once, each after the previous one is a dead letter; returns them, newest first."""
     client = client or story.client
     path, label = story.path(), story.name("dead")
     story.receiver.script(path, Answer(status, b"no", {"X-Why": "because"}))
@@ -118,7 +118,7 @@ def test_dlq_delete(story):
     assert story.client.dlq.delete_many([letter.dlq_id for letter in letters]) == 0
 
 
-def test_users_are_apart(story):
+def test_users_are_separate(story):
     [letter] = bury(story, 1)
     other = story.clients[1]
     with pytest.raises(QStashError, match="status: 404"):

@@ -1,4 +1,4 @@
-"""Flow control: rates and parallelism per key, and what an operator can do to a key."""
+"""Flow control: rates and parallelism per key, and operator actions on a key."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ def publish(story, path, key, count=1, **limits):
     ]
 
 
-def test_a_key_is_there_at_once(story):
+def test_a_key_exists_after_the_publish(story):
     key = story.name("key")
     publish(story, story.path(), key, parallelism=5, rate=10, period="1m")
     info = story.client.flow_control.get(key)
@@ -139,7 +139,7 @@ def test_batches_and_dead_letters_carry_the_key(story):
     assert (found.key, found.parallelism, found.rate, found.period) == (key, 2, 3, 4)
 
 
-def test_limits_that_make_no_sense_are_refused(story):
+def test_invalid_limits_are_rejected(story):
     for limits in [{"parallelism": -1}, {"rate": 1, "period": "8d"}]:
         with pytest.raises(QStashError, match="status: 400"):
             publish(story, "/unused", story.name("refused"), **limits)

@@ -1,4 +1,4 @@
-"""The Rust library for handlers and the SDK agree: what one signs the other accepts, and both refuse what is forged."""
+"""The Rust library for handlers and the SDK agree: each accepts the signatures of the other, and both reject forgeries."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ from support import kit
 
 
 def signed(it: kit.Case) -> str:
-    """A signature as the SDK's own tests make them."""
+    """A signature as the SDK's own tests create it."""
     claims = {
         "iss": it.issuer,
         "sub": it.url,
@@ -40,7 +40,7 @@ def accepts(it: kit.Case, signature: str) -> bool:
 
 
 def accepts_bytes(it: kit.Case, signature: str) -> bool:
-    """The SDK takes texts alone. Of other bodies, what it does with them is done on the bytes."""
+    """The SDK accepts only texts. For other bodies, its steps are applied to the bytes."""
     claims = jwt.decode(signature, kit.KEYS["current"], algorithms=["HS256"], issuer="Upstash")
     return claims["sub"] == it.received_url and claims["body"].rstrip("=") == hash_of(it.received_body)
 
@@ -53,13 +53,13 @@ def agree(cases: List[kit.Case], signatures: List[str]) -> None:
     assert taken == {it.name: it.refused is None for it in cases}
 
 
-def test_what_the_kit_signs_is_taken_and_refused_by_both_alike():
+def test_both_accept_and_reject_the_kits_signatures_alike():
     cases = kit.cases()
     signable = [it for it in cases if it.is_for_the_kit]
     assert len(signable) == len(cases) - 3
     agree(signable, kit.sign(signable))
 
 
-def test_what_is_signed_as_the_sdks_tests_do_is_taken_and_refused_by_both_alike():
+def test_both_accept_and_reject_signatures_of_the_sdks_tests_alike():
     cases = kit.cases()
     agree(cases, [signed(it) for it in cases])

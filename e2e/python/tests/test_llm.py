@@ -9,7 +9,7 @@ from support.receiver import Answer
 QUESTION = {"model": "some-model", "messages": [{"role": "user", "content": "hello?"}]}
 
 
-def test_a_model_with_a_url_of_its_own(story):
+def test_a_model_with_its_own_url(story):
     path = story.path()
     story.receiver.script(f"{path}/v1/chat/completions", Answer(200, b'{"id": "1"}'))
     callback = story.receiver.url(f"{path}/callback")
@@ -30,7 +30,7 @@ def test_a_model_with_a_url_of_its_own(story):
 
 
 def test_openai(story):
-    """Its host is fixed in the SDK: the message is read back, and never sent."""
+    """The SDK fixes its host, so the message is read back and never sent."""
     message_id = story.client.message.publish_json(
         api={"name": "llm", "provider": openai("secret")}, body=QUESTION, callback="https://example.com", delay="1h"
     ).message_id

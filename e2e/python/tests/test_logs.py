@@ -32,7 +32,7 @@ def test_a_delivery_is_three_lines_newest_first(story):
     assert times == sorted(times, reverse=True)
 
 
-def test_every_state_can_be_asked_for(story):
+def test_logs_can_be_filtered_by_every_state(story):
     message_id = deliver(story)
     for state in S:
         logs = story.client.log.list(filter={"message_id": message_id, "state": state}).logs

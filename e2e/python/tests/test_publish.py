@@ -1,4 +1,4 @@
-"""Publishing, and what the receiver gets."""
+"""Publishing, and the requests that the receiver gets."""
 
 import time
 
@@ -163,7 +163,7 @@ def test_batches_keep_their_order(story):
     assert arrival.body == b"" and arrival.headers["upstash-message-id"] == plain.message_id
 
 
-def test_one_wrong_item_refuses_the_batch(story):
+def test_one_wrong_item_rejects_the_batch(story):
     path = story.path()
     good = {"url": story.receiver.url(path), "body": "x"}
     with pytest.raises(QStashError, match="status: 400"):

@@ -1,4 +1,4 @@
-"""Queues: order, parallelism, pause, and what waits."""
+"""Queues: order, parallelism, pause, and waiting messages."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ def enqueue(story, queue, path, bodies, **options):
     return [story.client.message.enqueue(queue=queue, url=url, body=body, **options).message_id for body in bodies]
 
 
-def test_a_queue_is_made_changed_listed_and_deleted(story):
+def test_a_queue_is_created_changed_listed_and_deleted(story):
     name = story.name("queue")
     before = int(time.time() * 1000)
     story.client.queue.upsert(name, parallelism=1)
@@ -160,7 +160,7 @@ def test_a_batch_mixes_urls_groups_and_queues(story):
     assert story.client.message.get(json_answer.message_id).queue == queue
 
 
-def test_bad_queues_are_refused(story):
+def test_bad_queues_are_rejected(story):
     for name, options in [("with space", {}), ("fine", {"parallelism": 0})]:
         with pytest.raises(QStashError, match="status: 400"):
             story.client.queue.upsert(name, **options)

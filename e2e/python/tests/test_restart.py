@@ -1,4 +1,4 @@
-"""What the server has acknowledged survives `kill -9`."""
+"""Acknowledged data survives `kill -9`."""
 
 import threading
 import time
@@ -78,7 +78,7 @@ def test_flow_control_schedules_groups_and_callbacks_are_kept(own_server: Server
     [called] = receiver.arrivals("/kept-callback")
 
     def kept():
-        # A period without starts begins now, whenever one looks.
+        # A period without starts always begins now.
         keys = [replace(client.flow_control.get(key), rate_period_start=0) for key in ["pinned", "paused"]]
         return keys, client.schedule.list(), client.url_group.list()
 
@@ -95,7 +95,7 @@ def test_flow_control_schedules_groups_and_callbacks_are_kept(own_server: Server
     receiver.arrivals("/kept-group")
 
 
-def test_a_rate_holds_over_the_kill(own_server: Server, receiver: Receiver):
+def test_a_rate_holds_across_a_kill(own_server: Server, receiver: Receiver):
     client = sync_client(own_server.url, USERS[0].token)
     limits = {"key": "rated", "rate": 1, "period": 2}
     since = time.time()

@@ -1,4 +1,4 @@
-"""Schedules: what can be said about them. That they fire is in test_at_the_minute.py."""
+"""Schedules: their settings. Their firing is in test_at_the_minute.py."""
 
 import time
 
@@ -9,7 +9,7 @@ NEVER = "1 1 31 1 1"
 URL = "https://example.com"
 
 
-def test_a_schedule_with_every_setting_is_shown_whole(story):
+def test_a_schedule_with_every_setting_is_shown_completely(story):
     schedule_id = story.name("whole")
     created = story.client.schedule.create_json(
         schedule_id=schedule_id,
@@ -99,7 +99,7 @@ def test_groups_binary_bodies_and_redaction(story):
         story.client.schedule.delete(created)
 
 
-def test_what_is_wrong_is_refused(story):
+def test_wrong_settings_are_rejected(story):
     for options, status in [
         ({"cron": "* * * *"}, 400),
         ({"cron": "61 * * * *"}, 400),

@@ -1,4 +1,4 @@
-"""Signatures: what the SDK's Receiver says to real deliveries, and key rotation."""
+"""Signatures: the SDK's Receiver verifies real deliveries, and key rotation."""
 
 import pytest
 from qstash import Receiver
@@ -23,7 +23,7 @@ def test_real_deliveries_are_accepted(story, body):
     verifier(USERS[0]).verify(**delivery(story, body, query="?a=1&b=%20"))
 
 
-def test_forgeries_are_refused(story):
+def test_forgeries_are_rejected(story):
     genuine = delivery(story, "genuine")
     for forged in [{"body": "forged"}, {"url": genuine["url"] + "x"}, {"signature": genuine["signature"][:-4] + "AAAA"}]:
         with pytest.raises(SignatureError):
@@ -33,7 +33,7 @@ def test_forgeries_are_refused(story):
 
 
 def test_keys_are_read_and_rotated(story):
-    """Each client rotates the keys of a user of its own, so that neither disturbs the other."""
+    """Each client rotates the keys of a separate user, so that they do not disturb each other."""
     user = 2 if type(story.client).__name__ == "QStash" else 3
     client = story.clients[user]
     before = client.signing_key.get()

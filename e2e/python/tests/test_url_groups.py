@@ -41,7 +41,7 @@ def test_a_publish_reaches_every_endpoint(story):
     assert (message.url_group, message.endpoint) == (group, "one")
 
 
-def test_a_batch_answers_a_group_with_a_list(story):
+def test_a_batch_returns_a_list_for_a_group(story):
     group, _ = group_of(story, "one", "two")
     url, both = story.client.message.batch_json(
         [{"url": story.receiver.url(f"/{group}-url"), "body": 1}, {"url_group": group, "body": 2}]

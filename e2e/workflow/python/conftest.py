@@ -22,7 +22,7 @@ from support.wait import PATIENCE_SECONDS, eventually
 
 @dataclass
 class Story:
-    """What a test works with."""
+    """The environment of a test."""
 
     server: Server
     program: Program
@@ -30,7 +30,7 @@ class Story:
     client: QStash
 
     def trigger(self, path: str, body: Any = None, headers: Optional[Dict[str, str]] = None) -> str:
-        """Publishes to a workflow, as a program does that has no workflow client; returns the id of the run."""
+        """Publishes to a workflow, as a program without a workflow client does; returns the id of the run."""
         known = len(self.program.raw_calls(path))
         url = self.program.url(path)
         self.client.message.publish_json(url=url, body=body, headers=headers or {}, retries=0)
@@ -58,13 +58,13 @@ class Story:
         return eventually(f"{run} {state}", probe, patience)
 
     def outputs(self, run: str, patience: float = PATIENCE_SECONDS) -> Dict[str, Any]:
-        """What the steps of a run that has succeeded have given, by name."""
+        """The results of the steps of a run that has succeeded, by name."""
         log = self.reaches(run, "RUN_SUCCESS", patience)
         steps = [step for group in log["steps"] for step in group["steps"]][1:]
         return {step["stepName"]: step.get("out") for step in steps}
 
     def exactly(self, run: str, *expected: str) -> None:
-        """Asserts which calls a run has caused, in order, and once more at the end of all tests."""
+        """Asserts the calls of a run, in order, and again at the end of all tests."""
         self.program.idle()
         assert [call.described() for call in self.program.calls_of(run)] == list(expected)
         _counts[run] = list(expected)

@@ -21,7 +21,7 @@ class Call:
     path: str
     headers: Dict[str, str]
     body: bytes
-    #: What was answered, once it was.
+    #: The response, once it was sent.
     status: Optional[int] = None
     answer: bytes = b""
 
@@ -42,7 +42,7 @@ class Call:
 
 
 class Witness:
-    """An ASGI app around another that records what passes."""
+    """An ASGI app around another one that records its requests."""
 
     def __init__(self, inner: Any, calls: List[Call]) -> None:
         self._inner = inner
@@ -103,7 +103,7 @@ class Program:
         return [call for call in list(self.calls) if call.path == path and call.kind == "raw" and call.status]
 
     def idle(self) -> None:
-        """Waits until every request that has arrived is answered."""
+        """Waits until every request that has arrived has a response."""
         eventually("requests to be answered", lambda: all(call.status for call in list(self.calls)))
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Program:
             async def read() -> Any:
                 return context.request_payload
 
-            # In a step, because the SDK also executes what is before the first one when an answer to a call arrives.
+            # In a step, because the SDK also executes the code before the first one when the response to a call arrives.
             options = await context.run("read", read)
             response = await context.call("ask", **options)
 

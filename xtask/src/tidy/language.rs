@@ -1,5 +1,5 @@
-//! Plain English in what users read, which is pages and the texts in Rust code: words and sentence starts of the old style
-//! are counted per file. The list of counts may only shrink.
+//! Plain English in the texts for users, which are pages and the texts in Rust code, and in the comments of the crates of
+//! [`FINISHED`]. Words and sentence starts of the old style are counted per file. The list of counts may only shrink.
 
 use super::literals;
 use crate::tree::{File, Tree};
@@ -25,17 +25,34 @@ const WORDS: [&str; 14] = [
 ];
 /// A sentence starts with these only if it is a question.
 const STARTS: [&str; 2] = ["What ", "Who "];
+/// Directories whose comments are in plain English, tests included.
+const FINISHED: [&str; 9] = [
+    "bench/",
+    "crates/delivery/",
+    "crates/engine/",
+    "crates/faults/",
+    "crates/kit/",
+    "crates/store/",
+    "crates/wire/",
+    "fuzz/",
+    "xtask/",
+];
 
 pub(super) fn check(tree: &Tree, ratchet: &str) -> Vec<String> {
     let mut listed: Vec<(&str, usize)> = ratchet.lines().filter_map(entry).collect();
     let mut problems = Vec::new();
     let test_modules = literals::test_modules(tree);
     for file in &tree.files {
-        let found = match kind(file, &test_modules) {
-            Some(Kind::Page) => old_style(paragraphs(&file.text)),
-            Some(Kind::Code) => old_style(literals::shown(file)),
-            None => continue,
+        let of_comments = is_finished(file).then(|| old_style(comments(&file.text)));
+        let of_texts = match kind(file, &test_modules) {
+            Some(Kind::Page) => Some(old_style(paragraphs(&file.text))),
+            Some(Kind::Code) => Some(old_style(literals::shown(file))),
+            None => None,
         };
+        if of_comments.is_none() && of_texts.is_none() {
+            continue;
+        }
+        let found: Vec<String> = [of_texts, of_comments].into_iter().flatten().flatten().collect();
         let place = listed.iter().position(|(path, _)| *path == file.path);
         let allowed = place.map_or(0, |place| listed.swap_remove(place).1);
         if found.len() > allowed {
@@ -81,6 +98,19 @@ fn kind(file: &File, test_modules: &[String]) -> Option<Kind> {
     }
 }
 
+fn is_finished(file: &File) -> bool {
+    file.is_rust() && FINISHED.iter().any(|directory| file.path.starts_with(directory))
+}
+
+/// The prose of the comments: the lines of each block joined. Comments after code are left out.
+fn comments(code: &str) -> Vec<String> {
+    let lines = code.lines().map(|line| {
+        let text = line.trim_start().strip_prefix("//");
+        text.map_or("", |text| text.strip_prefix(['/', '!']).unwrap_or(text))
+    });
+    paragraphs(&lines.collect::<Vec<_>>().join("\n"))
+}
+
 /// The places in the old style, each with some words around it.
 fn old_style(paragraphs: Vec<String>) -> Vec<String> {
     paragraphs.iter().flat_map(|paragraph| old_words(paragraph).chain(old_starts(paragraph))).collect()
@@ -102,7 +132,7 @@ fn paragraphs(page: &str) -> Vec<String> {
         }
         if !is_code && let Some(paragraph) = paragraphs.last_mut() {
             let prose = text.trim_start_matches(['-', '*', '#', '|', '>', ' ']);
-            // What stands between backticks is code.
+            // Text between backticks is code.
             paragraph.extend(prose.split('`').step_by(2).chain([" "]));
         }
     }
@@ -178,6 +208,20 @@ mod tests {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].starts_with("crates/a/src/lib.rs: 1 places"), "{problems:?}");
         assert_eq!(check(&tree, "crates/a/src/lib.rs 1\n"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn comments_of_finished_crates_count_in_tests_too() {
+        let code = "//! What is late\n//! is shown.\nfn f() {\n    // The caller\n    // goes on.\n    g(\"told\") // told\n}\n";
+        let tree = Tree::of(&[
+            ("crates/wire/src/a.rs", code),
+            ("crates/wire/tests/b.rs", code),
+            ("crates/other/tests/c.rs", code),
+            ("bench/src/d.rs", "/// ```\n/// // It told.\n/// ```\n/// `told` is code.\nfn f() {}\n"),
+        ]);
+        let problems = check(&tree, "crates/wire/src/a.rs 2\n");
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].starts_with("crates/wire/tests/b.rs: 2 places"), "{problems:?}");
     }
 
     #[test]

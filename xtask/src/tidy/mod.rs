@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn the_map_names_every_top_module() {
         let tree = Tree::of(&[
-            ("ARCHITECTURE.md", "| `id` | `store/` | `main.rs` |"),
+            ("ARCHITECTURE.md", "| `id` | `sqlite/` | `main.rs` |"),
             ("crates/wire/src/id.rs", ""),
             ("crates/wire/src/lib.rs", ""),
             ("crates/server/src/store/mod.rs", ""),

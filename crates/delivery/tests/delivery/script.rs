@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 /// Short enough that a timeout which restarted with each byte would never end an attempt of these tests.
 const DRIP_EVERY: Duration = Duration::from_millis(20);
 
-/// What a receiver does on one connection, in order. At the end it closes the connection.
+/// The actions of a receiver on one connection, in order. At the end it closes the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Waits until bytes have arrived, without reading them.

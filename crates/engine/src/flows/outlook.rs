@@ -1,4 +1,4 @@
-//! What a message that waits for its key can expect.
+//! The prospects of a message that waits for its key.
 
 use super::{FlowId, Flows, Starts};
 use crate::why::{InFlow, Position};

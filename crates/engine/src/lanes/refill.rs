@@ -41,8 +41,8 @@ impl Lanes {
         self.tidy(key);
     }
 
-    /// How many messages a lane may hold in a full shard: those that could start at once, or fewer if there are so many
-    /// lanes that they would fill the shard again.
+    /// How many messages a lane may hold in a full shard: those that could start at once, or fewer if there are enough
+    /// lanes to fill the shard again.
     pub(super) fn floor(&self, key: LaneKey) -> usize {
         let at_once = match key.1 {
             Lane::Origin(_) => self.settings.origin_in_flight_max as usize,

@@ -1,4 +1,4 @@
-//! What a due message waits for in its lane.
+//! The obstacle of a due message in its lane.
 
 use super::{Lane, LaneKey, Lanes, Tenant, first_lane, origin_lane};
 use crate::message::Live;

@@ -1,4 +1,4 @@
-//! What a shard requests from the store, and how it handles the rows.
+//! The rows that a shard requests from the store, and how it handles them.
 
 use super::{Output, Shard, before};
 use crate::ending;

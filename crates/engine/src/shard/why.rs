@@ -12,7 +12,7 @@ impl Shard {
         self.held.get(&id.seq).map(|held| held.live).filter(|live| live.id == id && live.tenant == tenant)
     }
 
-    /// What a live message waits for. `row` is the store's row, or [`Shard::held_row`].
+    /// The reason why a live message waits. `row` is the store's row, or [`Shard::held_row`].
     pub fn why(&mut self, row: &Live, now: Timestamp) -> WaitReason {
         let held = self.held.get(&row.id.seq).map(|held| (held.live, held.stage));
         let live = held.map_or(*row, |(live, _)| live);

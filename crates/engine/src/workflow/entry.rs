@@ -145,7 +145,7 @@ fn written<E: Borrow<Entry>, B: AsRef<[u8]>>(mut text: Vec<u8>, entries: impl In
 /// The settings of an entry. Stored as JSON; new fields need `#[serde(default)]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// What kind of entry it is.
+    /// The kind of the entry.
     pub call_type: CallType,
     /// The type of its bytes.
     pub content_type: String,

@@ -18,7 +18,7 @@ pub struct Outbox<'a> {
     pub next_id: &'a mut dyn FnMut() -> MessageId,
     /// The limits of a run, which also apply to entries that the server adds.
     pub limits: Limits,
-    /// What the store must write.
+    /// The changes that the store must write.
     pub changes: Vec<Change>,
     /// New messages.
     pub messages: Vec<Arc<Message>>,
@@ -40,7 +40,7 @@ impl<'a> Outbox<'a> {
 
 /// The consequences of a decision: an outbox without the inputs. The fields are the same.
 pub struct Consequences {
-    /// What the store must write.
+    /// The changes that the store must write.
     pub changes: Vec<Change>,
     /// New messages.
     pub messages: Vec<Arc<Message>>,

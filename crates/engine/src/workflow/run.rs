@@ -76,7 +76,7 @@ pub struct RunConfig {
     pub redact: RedactFields,
     /// Address of the caller that triggered it.
     pub caller_ip: String,
-    /// What the first response of the endpoint must show, in addition to the client's features.
+    /// The requirements on the first response of the endpoint, in addition to the client's features.
     #[serde(default)]
     pub trigger: Trigger,
     /// The depth of invocations that led to this run.

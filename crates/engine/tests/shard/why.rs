@@ -10,7 +10,7 @@ use posthaste_engine::why::{AtDestination, Busy, Obstacle, Position, Room};
 const FULL_PAUSE_MS: u64 = 1_000;
 
 impl World {
-    /// What the `nth` live message waits for.
+    /// The obstacle of the `nth` live message.
     fn obstacle(&mut self, nth: usize) -> Obstacle {
         let row = *self.live.values().nth(nth).expect("it is live");
         self.shard.why(&row, self.now).obstacle

@@ -42,7 +42,7 @@ impl Chance {
     }
 }
 
-/// What the store has.
+/// The contents of the store.
 #[derive(Default)]
 struct Stored {
     run: Option<Run>,

@@ -1,4 +1,4 @@
-//! Work that is done once within a period, whoever requests it.
+//! Work that is done once within a period, even if several callers request it.
 
 use super::{Begun, IdempotencyStore, Lease, StoreError};
 use std::fmt;

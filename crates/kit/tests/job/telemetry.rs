@@ -1,4 +1,4 @@
-//! What is visible from outside: span fields, the log line of a message that failed permanently, traces, and no
+//! The telemetry of a run: span fields, the log line of a message that failed permanently, traces, and no secrets.
 //! secrets.
 
 use crate::support::{Fault, Harness, KEY, NEXT_KEY, message};

@@ -13,13 +13,13 @@ const SLACK: Duration = Duration::from_secs(60);
 /// All cases, on one world.
 pub(crate) async fn all(world: &dyn World) {
     a_key_has_one_holder(world).await;
-    what_is_done_is_done_for_a_while(world).await;
-    what_is_released_can_begin_again(world).await;
+    completed_work_is_remembered_for_a_while(world).await;
+    released_keys_can_begin_again(world).await;
     a_holder_that_extends_keeps_the_key(world).await;
-    a_lock_ends_and_the_late_holder_is_told(world).await;
-    a_late_holder_may_complete_while_nobody_has_the_key(world).await;
+    a_lock_expires_and_the_late_holder_is_rejected(world).await;
+    a_late_holder_may_complete_while_the_key_is_free(world).await;
     completing_can_be_repeated(world).await;
-    nobody_acts_for_another(world).await;
+    holders_cannot_act_for_one_another(world).await;
     fences_grow(world).await;
     any_key_will_do(world).await;
     any_time_will_do(world).await;
@@ -34,7 +34,7 @@ async fn a_key_has_one_holder(world: &dyn World) {
     acquired(store.begin("another", LOCK).await);
 }
 
-async fn what_is_done_is_done_for_a_while(world: &dyn World) {
+async fn completed_work_is_remembered_for_a_while(world: &dyn World) {
     let store = world.store();
     let lease = acquired(store.begin("done", LOCK).await);
     assert!(store.complete(&lease, KEEP).await.unwrap());
@@ -47,7 +47,7 @@ async fn what_is_done_is_done_for_a_while(world: &dyn World) {
     acquired(store.begin("done", LOCK).await);
 }
 
-async fn what_is_released_can_begin_again(world: &dyn World) {
+async fn released_keys_can_begin_again(world: &dyn World) {
     let store = world.store();
     let first = acquired(store.begin("released", LOCK).await);
     assert!(store.release(&first).await.unwrap());
@@ -69,7 +69,7 @@ async fn a_holder_that_extends_keeps_the_key(world: &dyn World) {
     assert!(store.complete(&lease, KEEP).await.unwrap());
 }
 
-async fn a_lock_ends_and_the_late_holder_is_told(world: &dyn World) {
+async fn a_lock_expires_and_the_late_holder_is_rejected(world: &dyn World) {
     let store = world.store();
     let late = acquired(store.begin("late", LOCK).await);
     world.pass(LOCK).await;
@@ -84,7 +84,7 @@ async fn a_lock_ends_and_the_late_holder_is_told(world: &dyn World) {
     assert!(!store.complete(&late, KEEP).await.unwrap(), "it was done by another");
 }
 
-async fn a_late_holder_may_complete_while_nobody_has_the_key(world: &dyn World) {
+async fn a_late_holder_may_complete_while_the_key_is_free(world: &dyn World) {
     let store = world.store();
     let late = acquired(store.begin("late effect", LOCK).await);
     world.pass(LOCK).await;
@@ -108,7 +108,7 @@ async fn completing_can_be_repeated(world: &dyn World) {
     assert!(matches!(store.begin("repeated", LOCK).await.unwrap(), Begun::Done));
 }
 
-async fn nobody_acts_for_another(world: &dyn World) {
+async fn holders_cannot_act_for_one_another(world: &dyn World) {
     let store = world.store();
     let holder = acquired(store.begin("mine", LOCK).await);
     let thief = Lease { token: [0; 16], ..holder.clone() };

@@ -45,7 +45,7 @@ async fn conforms() {
 }
 
 #[test]
-fn does_what_the_model_does() {
+fn matches_the_model() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     property::check(&Memory::new(), runtime.handle(), 1_000);
 }

@@ -14,7 +14,7 @@ async fn conforms() {
 }
 
 #[test]
-fn does_what_the_model_does() {
+fn matches_the_model() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let postgres = runtime.block_on(Postgres::start());
     property::check(&postgres, runtime.handle(), 60);

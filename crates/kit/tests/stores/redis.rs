@@ -17,7 +17,7 @@ async fn conforms() {
 }
 
 #[test]
-fn does_what_the_model_does() {
+fn matches_the_model() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = runtime.block_on(Redis::start());
     property::check(&redis, runtime.handle(), 60);

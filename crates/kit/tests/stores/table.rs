@@ -236,7 +236,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Each step runs in its own transaction, and is compared with a small model.
 #[test]
-fn does_what_its_model_does() {
+fn matches_its_model() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let postgres = runtime.block_on(Postgres::start());
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };

@@ -41,7 +41,7 @@ struct Trap {
     caught: oneshot::Sender<oneshot::Sender<Release>>,
 }
 
-/// What to do with a held exchange.
+/// The action for a held exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// Drop it, as if its sender or its receiver had died just before.

@@ -1,4 +1,4 @@
-//! What the logs of a webhook contain, and what they must not contain.
+//! The contents of a webhook's logs: the events, and no secrets.
 
 use crate::support::{CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, stripe};
 use posthaste_kit::webhook::{Event, Stripe, Webhook};
@@ -32,7 +32,7 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 #[tokio::test]
-async fn logs_say_what_happened_and_no_secret() {
+async fn logs_describe_events_and_contain_no_secrets() {
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)

@@ -1,4 +1,4 @@
-//! What the duration of a rejection reveals.
+//! The duration of a rejection must reveal nothing.
 
 use crate::support::{CURRENT, NEXT, NOW, URL, at, token};
 use base64::Engine as _;

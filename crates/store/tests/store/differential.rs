@@ -40,8 +40,8 @@ const LABELS: [&str; 3] = ["red", "green", "blue"];
 /// Names of queues, flow-control keys and schedules.
 const NAMES: [&str; 3] = ["a", "b", "'"];
 
-/// One step of a history. It chooses among all messages that were ever published, so many steps concern messages that
-/// have ended. Both stores must reject those steps in the same way and change nothing.
+/// One step of a history. It chooses among all messages that were ever published. A large part of the steps therefore
+/// concerns messages that have ended. Both stores must reject those steps in the same way and change nothing.
 #[derive(Clone, Debug)]
 enum Step {
     Publish {

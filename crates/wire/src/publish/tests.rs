@@ -417,7 +417,7 @@ fn any_header() -> impl Strategy<Value = (String, Vec<u8>)> {
     prop_oneof![6 => (name, value), 1 => url]
 }
 
-/// What must hold for the options of a message and for those of its callbacks.
+/// The limits of the options of a message and of its callbacks.
 fn assert_within(options: &PublishOptions, limits: &PublishLimits) -> Result<(), TestCaseError> {
     prop_assert!(options.delay_ms.is_none_or(|ms| ms <= limits.delay_ms_max));
     prop_assert!(options.not_before.is_none_or(|time| time <= NOW.plus_millis(limits.delay_ms_max)));

@@ -1,10 +1,10 @@
 // The workflows of the programs in this directory: the same functions in every framework.
 //
-// Each program is a process of its own. What a test has to know of it, it tells the third party that the payload names.
+// Each program is a separate process. It reports to the test through the third party that the payload names.
 
 import { createHash } from "node:crypto";
 
-/** Tells the third party something; throws unless it answers 2xx. */
+/** Sends a report to the third party; throws unless it responds with 2xx. */
 async function tell(third, path, what) {
   const { ok, status } = await fetch(third + path, { method: "POST", body: JSON.stringify(what) });
   if (!ok) throw new Error(`${path} answered ${status}`);
@@ -35,7 +35,7 @@ export async function failed({ context, failStatus, failResponse }) {
   return "told";
 }
 
-/** Workflows that are served together, made with the `createWorkflow` of a framework. */
+/** Workflows that are served together, created with the `createWorkflow` of a framework. */
 export function family(createWorkflow) {
   const child = createWorkflow(async (context) => {
     const { third, name } = context.requestPayload;

@@ -9,13 +9,13 @@ import { Witnessed, callOf } from "./calls.js";
 const BODY_LIMIT = "64mb";
 
 export class App extends Witnessed {
-  /** Called with each request before the SDK sees it; if it gives `false`, the request is dropped unanswered. */
+  /** Called with each request before the SDK sees it; if it returns `false`, the request is dropped without a response. */
   onArrival = async () => true;
-  /** Called with each request when the SDK has its answer and before that is sent. */
+  /** Called with each request when the SDK has its response, before it is sent. */
   onAnswer = async () => {};
-  /** Called with each request when its answer has been sent. */
+  /** Called with each request when its response has been sent. */
   onAnswered = async () => {};
-  /** Called with each request when it is over, answered or not. */
+  /** Called with each request when it is over, with or without a response. */
   onOver = () => {};
   #sdk;
   #express = express();
@@ -44,7 +44,7 @@ export class App extends Witnessed {
     this.#express.use(path, this.#sdk.serve(route, options));
   }
 
-  /** Serves several workflows below a path; they can invoke each other. `routes` makes them with `createWorkflow`. */
+  /** Serves several workflows below a path; they can invoke each other. `routes` creates them with `createWorkflow`. */
   workflows(path, routes, options) {
     this.#express.use(path, this.#sdk.serveMany(routes(this.#sdk.createWorkflow), options));
   }

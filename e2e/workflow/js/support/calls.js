@@ -1,10 +1,10 @@
 // The record of every request that reaches a user's program.
 //
-// It is the witness of the tests: how often a step was called is what arrived there, not what the server says.
+// It is the witness of the tests: a step counts as called if a request arrived there, not if the server says so.
 
 import { eventually } from "../../../js/support/wait.js";
 
-/** A request that a program has got: what it is for the workflow, and how it was answered. */
+/** A request to a program: its kind in the workflow, and its response. */
 export function callOf(path, headers) {
   return {
     path,
@@ -14,7 +14,7 @@ export function callOf(path, headers) {
     messageId: headers["upstash-message-id"],
     headers,
     at: Date.now(),
-    /** What was answered; nothing if the sender was gone. */
+    /** The response; undefined if the sender had disconnected. */
     status: undefined,
     isOver: false,
   };
@@ -26,7 +26,7 @@ function kindOf(headers) {
   return headers["upstash-workflow-sdk-version"] ? "step" : "raw";
 }
 
-/** What an app and a program of its own process have in common. */
+/** The common part of an app and of a program in a separate process. */
 export class Witnessed {
   /** Every request, in order of arrival. */
   calls = [];
@@ -41,7 +41,7 @@ export class Witnessed {
     return this.calls.filter((call) => call.path === path);
   }
 
-  /** Waits until every request that has arrived is answered or has lost its sender. */
+  /** Waits until every request that has arrived has a response or has lost its sender. */
   async idle() {
     const open = () => this.calls.filter((call) => !call.isOver);
     await eventually(

@@ -1,4 +1,4 @@
-// What a program in any framework must be able to do; see apps/workflows.js.
+// Requirements on a program in any framework; see apps/workflows.js.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
@@ -12,15 +12,15 @@ const LARGE_PATIENCE_MS = 60_000;
 /** From here on a delivery has no body: earlier than by default, because megabytes take long (large.test.js has more). */
 const LAZY = 1.5 * MEGABYTE;
 
-/** What the server of these stories is started with. */
+/** The flags of the server in these tests. */
 export const args = [`--workflow-lazy-bytes=${LAZY}`];
 
 /**
- * Tells the stories of a framework, whose program has its workflows below the path `base`. `fetches` says whether the
+ * Runs the tests of a framework, whose program has its workflows below the path `base`. `fetches` says whether the
  * SDK finds out there that a delivery has no body.
  */
 export function framework(it, name, { base = "", fetches = true } = {}) {
-  /** The third party of one story: its address, and what it has been sent at a path, as text. */
+  /** The third party of one test: its URL, and the bodies sent to a path, as texts. */
   function third(story) {
     const root = `/${name}/${story}`.replaceAll(" ", "-");
     return {
@@ -87,7 +87,7 @@ export function framework(it, name, { base = "", fetches = true } = {}) {
     await it.altogether(run, { step: 1 + 6 + 6 + 1, callback: 1 });
   });
 
-  test(`${name}: a failure function is told once`, async () => {
+  test(`${name}: a failure function is called once`, async () => {
     const other = third("failure");
     const options = { retries: 1, retryDelay: "10", body: { third: other.url } };
     const run = await it.trigger(`${base}/family/broken`, options);
@@ -97,7 +97,7 @@ export function framework(it, name, { base = "", fetches = true } = {}) {
     await it.exactly(run, "step", "step 500", "step 500", "failure");
   });
 
-  test(`${name}: a failed run is resumed, and what was done stays done`, async () => {
+  test(`${name}: a failed run is resumed, and finished steps stay finished`, async () => {
     const other = third("resume");
     other.script("/pack", 503);
     const event = `${name} resume`;
@@ -112,7 +112,7 @@ export function framework(it, name, { base = "", fetches = true } = {}) {
     assert.deepEqual(other.at("/pay"), [JSON.stringify(run)]);
     assert.deepEqual(other.at("/pack"), times(2, JSON.stringify(receipt)));
     assert.equal(other.at("/failed").length, 1);
-    // As a whole run has, without the first.
+    // As many as a whole run has, without the first.
     await it.exactly(resumed, ...times(3, "step"), "callback", "step", "step");
   });
 
@@ -136,7 +136,7 @@ export function framework(it, name, { base = "", fetches = true } = {}) {
   });
 
   if (!fetches) return;
-  test(`${name}: what is larger is fetched`, async () => {
+  test(`${name}: larger data is fetched`, async () => {
     const text = numbered(MEGABYTE / 16);
     const run = await it.trigger(`${base}/family/large`, { body: { text, times: 1 } });
     assert.equal(await it.result(run, LARGE_PATIENCE_MS), digest(text + text));
@@ -149,7 +149,7 @@ export function framework(it, name, { base = "", fetches = true } = {}) {
   }
 }
 
-/** So many lines that differ, with characters of one and of two bytes. */
+/** This many different lines, with characters of one and of two bytes. */
 function numbered(lines) {
   return Array.from({ length: lines }, (_, n) => `${n} žluť\n`).join("");
 }

@@ -1,11 +1,11 @@
-// What a program of any age must be able to do; each old version of the SDK runs all of it.
+// Requirements on a program of any age; each old version of the SDK runs all of them.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { eventually } from "../../../js/support/wait.js";
 import { stepsOf, story, times } from "./story.js";
 
-/** Runs the story of a version: its Express adapter and its client. */
+/** Runs the tests of a version with its Express adapter and its client. */
 export function generation({ sdk, Client }) {
   const told = [];
   const effects = [];
@@ -52,8 +52,8 @@ export function generation({ sdk, Client }) {
       app.workflow(
         "/boom",
         async (context) => {
-          // Old clients say with each step who hears of a failure, and not yet at the trigger. With a call they say it
-          // of the callback that brings its result, and here nothing else has said it before.
+          // Old clients send the failure callback with each step, and not with the trigger. With a call they send it for the
+          // callback that brings its result, and here no earlier step has sent it.
           await context.call("ask", { url: context.requestPayload.url, method: "GET" });
           await context.run("boom", () => {
             throw new Error("boom");
@@ -114,7 +114,7 @@ export function generation({ sdk, Client }) {
     await it.exactly(invokedWorkflowRunId, ...times(2, "step"));
   });
 
-  test("a failure function is told once", async () => {
+  test("a failure function is called once", async () => {
     it.third.script("/ask", { status: 200, body: "yes" });
     const payload = { url: it.third.url("/ask") };
     const run = await it.trigger("/boom", { retries: 0, body: payload });

@@ -1,4 +1,4 @@
-// The user's program as a process of its own, started as users start it.
+// The user's program as a separate process, started as users start it.
 
 import { spawn } from "node:child_process";
 import path from "node:path";
@@ -8,14 +8,14 @@ import { Witnessed, callOf } from "./calls.js";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const PROJECT = path.dirname(HERE);
-/** How long the build of a program may take. Generous, for busy machines. */
+/** Longest build of a program. Generous, for busy machines. */
 const BUILD_PATIENCE_MS = 300_000;
-/** How long a program may take to listen. */
+/** Longest wait until a program listens. */
 const START_PATIENCE_MS = 60_000;
-/** What programs print when they listen. */
+/** The output of programs when they listen. */
 const ADDRESS = /(http:\/\/(?:127\.0\.0\.1|localhost):\d+)\s/;
 
-/** Runs a script of this project to its end, and fails with its output unless that is a good one. */
+/** Runs a script of this project to its end, and fails with its output unless it succeeds. */
 export async function build(script, ...args) {
   const { child, output, ended } = run([script, ...args], { timeout: BUILD_PATIENCE_MS });
   await ended;
@@ -67,7 +67,7 @@ export class Program extends Witnessed {
     await super.idle();
   }
 
-  /** Ends it, once it has told of everything that arrived. */
+  /** Ends it after it has reported everything that arrived. */
   async stop() {
     try {
       await this.#catchUp();
@@ -84,7 +84,7 @@ export class Program extends Witnessed {
     else if (isOver) this.calls[id - 1].isOver = true;
   }
 
-  /** Waits until everything is recorded that has arrived by now. */
+  /** Waits until everything that has arrived by now is recorded. */
   async #catchUp() {
     this.#asked += 1;
     const asked = this.#asked;

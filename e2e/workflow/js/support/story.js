@@ -1,4 +1,4 @@
-// What the test files need: a server, an app with its workflows, a third party, clients, and helpers.
+// The environment of the test files: a server, an app with its workflows, a third party, clients, and helpers.
 //
 // Signatures are verified everywhere: both signing keys are set, as in a user's environment.
 
@@ -12,16 +12,16 @@ import { eventually } from "../../../js/support/wait.js";
 import { App } from "./app.js";
 
 /**
- * Sets up a file. `routes` gets the app and the story, once the server runs; the fields are there from then on.
- * `program` starts a program that has its routes already, instead of an app in this process.
- * At the end of the file all counts that were asserted are asserted again: what came late is one call too many.
+ * Sets up a file. `routes` gets the app and the story once the server runs; the fields are set from then on.
+ * `program` starts a program that already has its routes, instead of an app in this process.
+ * At the end of the file all counts are asserted again, to detect late calls.
  */
 export function story(routes, { args = [], sdk = undefined, client = Client, program = undefined } = {}) {
   const counts = [];
   const it = {
     server: undefined,
     app: undefined,
-    /** Whom steps call. */
+    /** The third party that steps call. */
     third: undefined,
     /** The SDK's clients: of workflows, and of messages. */
     client: undefined,
@@ -33,13 +33,13 @@ export function story(routes, { args = [], sdk = undefined, client = Client, pro
       return workflowRunId;
     },
 
-    /** The newest run of this id, as the logs tell it. */
+    /** The newest run with this id, from the logs. */
     async log(run) {
       const { runs } = await it.logs({ workflowRunId: run });
       return runs[0];
     },
 
-    /** A page of runs; asked for without the client, because old ones send other filters. */
+    /** A page of runs; requested without the client, because old ones send other filters. */
     async logs(filter = {}) {
       const query = new URLSearchParams({ groupBy: "workflowRunId", ...filter });
       const answer = await it.server.fetch(`/v2/workflows/events?${query}`);
@@ -58,7 +58,7 @@ export function story(routes, { args = [], sdk = undefined, client = Client, pro
       return await eventually(() => `${run} ${state}, it is ${JSON.stringify(last)}`, probe, patienceMs);
     },
 
-    /** Waits until a run has succeeded, and returns what it returned. */
+    /** Waits until a run has succeeded, and returns its result. */
     async result(run, patienceMs = undefined) {
       const log = await it.reaches(run, "RUN_SUCCESS", patienceMs);
       return log.workflowRunResponse === undefined ? undefined : JSON.parse(log.workflowRunResponse);
@@ -73,7 +73,7 @@ export function story(routes, { args = [], sdk = undefined, client = Client, pro
       );
     },
 
-    /** Waits until telling of a run's failure is in a state, and returns the run's log. */
+    /** Waits until the failure callback of a run is in a state, and returns the run's log. */
     async failureFunctionReaches(run, state, patienceMs = undefined) {
       const probe = async () => {
         const [log] = (await it.logs({ workflowRunId: run, trimBody: 100 })).runs;
@@ -84,14 +84,14 @@ export function story(routes, { args = [], sdk = undefined, client = Client, pro
 
     /**
      * Asserts which calls a run has caused so far, in order: a kind each (`step`, `callback`, `failure`), with the
-     * status of the answer if that is not 200.
+     * status of the response if that is not 200.
      */
     async exactlySoFar(run, ...expected) {
       await it.app.idle();
       assert.deepEqual(it.app.callsOf(run).map(described), expected);
     },
 
-    /** The same for good: at the end of the file it is still so. */
+    /** The same, asserted again at the end of the file. */
     async exactly(run, ...expected) {
       await it.exactlySoFar(run, ...expected);
       counts.push(() => assert.deepEqual(it.app.callsOf(run).map(described), expected, `late calls of ${run}`));
@@ -159,7 +159,7 @@ const TIMES = new Set([
   "time",
 ]);
 
-/** A log with ids and times replaced by their names, so that the rest can be compared whole. */
+/** A log with ids and times replaced by names, so that the rest can be compared completely. */
 export function masked(value, name = "") {
   if (Array.isArray(value)) return value.map((item) => masked(item));
   if (TIMES.has(name)) {
@@ -177,7 +177,7 @@ export function masked(value, name = "") {
   if (value === null || typeof value !== "object") return value;
   const { execution, ...rest } = value;
   if (execution !== undefined) {
-    // Ours alone, so what the hosted service shows is compared without it.
+    // The hosted service does not have this field, so it is left out of comparisons.
     for (const number of Object.values(execution)) assert.equal(typeof number, "number", "execution");
     assert.ok(execution.attempts > 0, "attempts");
   }

@@ -1,4 +1,4 @@
-// Loaded into a program before anything else (`node --import`): tells the test of every request that the program gets.
+// Loaded into a program first (`node --import`): reports every request of the program to the test.
 //
 // It changes nothing in the program: Node.js itself publishes requests and answers on these channels.
 
@@ -14,7 +14,7 @@ subscribe("http.server.request.start", ({ request, response }) => {
   response.on("close", () => process.send({ id, isOver: true }));
 });
 
-// Messages keep their order: when the echo is there, everything before it is, too.
+// Messages keep their order: when the echo has arrived, everything before it has too.
 process.on("message", (echo) => process.send({ echo }));
-// The test is gone.
+// The test has ended.
 process.on("disconnect", () => process.exit());

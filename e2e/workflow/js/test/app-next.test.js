@@ -15,5 +15,5 @@ const it = story(undefined, {
 });
 
 framework(it, "App Router");
-// Its parser makes an object of nothing, and so the signature is wrong.
+// Its parser turns an empty body into an object, so the signature is wrong.
 framework(it, "Pages Router", { base: "/api", fetches: false });

@@ -1,4 +1,4 @@
-// What a run may use at most: a run that needs more fails, and says why.
+// The limits of a run: a run that needs more fails with the reason.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -57,14 +57,14 @@ const it = story(
   { args },
 );
 
-/** Why a run has failed, as its log tells. */
+/** Why a run has failed, from its log. */
 async function reason(run) {
   await it.reaches(run, "RUN_FAILED");
   const { steps } = await it.failureFunctionReaches(run, "CALLBACK_SUCCESS");
   return steps.at(-1).steps[0].errors.at(-1).error;
 }
 
-test("steps: as many as there may be, and one more", async () => {
+test("steps: the maximum, and one more", async () => {
   const enough = await it.trigger("/steps", { body: STEPS - 1 });
   assert.equal(await it.result(enough), "done");
   await it.exactly(enough, ...times(STEPS, "step"));

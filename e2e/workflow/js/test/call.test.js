@@ -1,4 +1,4 @@
-// context.call: the server makes the request, and whatever comes of it is a result.
+// context.call: the server sends the request, and every outcome is a result.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -48,7 +48,7 @@ async function call(options) {
   return { run, ...result };
 }
 
-test("every method, with headers and a body, reaches the third party once, as it was said and signed", async () => {
+test("every method, with headers and a body, reaches the third party once, unchanged and signed", async () => {
   for (const method of ["GET", "POST", "PUT", "PATCH", "DELETE"]) {
     const path = `/method-${method}`;
     it.third.script(path, {
@@ -95,7 +95,7 @@ test("a 4xx and a 5xx are results, at once and once", async () => {
   }
 });
 
-test("retries are made by the server; only the last answer is told", async () => {
+test("the server retries; the result is the last response", async () => {
   it.third.script("/flaky", 500, 502, { status: 201, body: "third time" });
   const flaky = await call({ url: it.third.url("/flaky"), retries: 5, retryDelay: "10" });
   assert.deepEqual([flaky.status, flaky.body], [201, "third time"]);
@@ -110,7 +110,7 @@ test("retries are made by the server; only the last answer is told", async () =>
   assert.equal(it.third.at("/broken").length, 3);
 });
 
-test("no answer in time is a 504, no connection a 503", async () => {
+test("a response timeout is a 504, a failed connection a 503", async () => {
   const { opened, open } = gate();
   it.third.script("/slow", { status: 200, after: opened });
   const slow = await call({ url: it.third.url("/slow"), timeout: 1 });
@@ -121,7 +121,7 @@ test("no answer in time is a 504, no connection a 503", async () => {
   assert.equal(nobody.status, 503);
 });
 
-test("bodies of answers: empty, text, Unicode", async () => {
+test("bodies of responses: empty, text, Unicode", async () => {
   it.third.script("/empty", 204);
   assert.equal((await call({ url: it.third.url("/empty") })).body, "");
   it.third.script("/unicode", { status: 200, headers: { "content-type": "text/plain" }, body: "žluťoučký 🐎" });
@@ -140,7 +140,7 @@ test("two calls in a row", async () => {
   await it.exactly(run, "step", "callback", "step", "callback", "step");
 });
 
-test("a workflow can be called like anything else: it starts a run of its own", async () => {
+test("a workflow can be called like any URL: it starts a separate run", async () => {
   const run = await it.trigger("/calls-a-workflow", { body: { url: it.app.url("/sibling") } });
   const { status, id } = await it.result(run);
   assert.equal(status, 200);
@@ -150,7 +150,7 @@ test("a workflow can be called like anything else: it starts a run of its own", 
   assert.equal(it.app.callsAt("/sibling").filter((call) => call.kind === "raw").length, 1);
 });
 
-test("the log of a call: under way, and with its answer", async () => {
+test("the log of a call: in flight, and with its response", async () => {
   const { opened, open } = gate();
   it.third.script("/logged", { status: 418, headers: { "content-type": "text/plain" }, body: "teapot", after: opened });
   const run = await it.trigger("/call", {

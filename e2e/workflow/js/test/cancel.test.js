@@ -1,4 +1,4 @@
-// Runs that somebody stops, from inside and from outside.
+// Cancelled runs, from inside and from outside.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -44,7 +44,7 @@ const it = story((app) => {
   );
 });
 
-/** A run that sleeps for long, and has begun to. */
+/** A run that has started to sleep for a long time. */
 async function sleeping(path = "/nap", options = {}) {
   const run = await it.trigger(path, options);
   await asleep(run);
@@ -130,7 +130,7 @@ test("by the start of a URL, by a whole URL, by label, by all", async () => {
   for (const run of [nap, tooLabelled, other, last]) await it.exactly(run, "step");
 });
 
-test("`count` bounds how many", async () => {
+test("`count` limits the number", async () => {
   const runs = [await sleeping("/other"), await sleeping("/other"), await sleeping("/other")];
   assert.deepEqual(await it.client.cancel({ filter: { workflowUrl: it.app.url("/other") }, count: 2 }), {
     cancelled: 2,
@@ -139,7 +139,7 @@ test("`count` bounds how many", async () => {
   for (const run of runs) await it.exactly(run, "step");
 });
 
-test("while a step is being executed: what it gives comes too late, and nobody is told of a failure", async () => {
+test("while a step is being executed: its result is too late, and there is no failure callback", async () => {
   const run = await it.trigger("/busy", { retries: 0 });
   await it.calls(run, (calls) => calls.length === 1);
   assert.deepEqual(await it.client.cancel(run), { cancelled: 1 });

@@ -1,6 +1,6 @@
 // kill -9 between every acceptance and every delivery of a run: it ends as if nothing had happened.
 //
-// Each value that a step gives is new, so a step that was executed again after its result had been accepted would show.
+// Each result of a step is new, so a step that was executed again after its result had been accepted would be visible.
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
@@ -8,14 +8,14 @@ import { WorkflowNonRetryableError } from "@upstash/workflow";
 import { eventually } from "../../../js/support/wait.js";
 import { stepsOf, story } from "../support/story.js";
 
-/** How long a run may take whose server is killed at every step. */
+/** Longest duration of a run whose server is killed at every step. */
 const DRILL_PATIENCE_MS = 90_000;
 /** A delivery after a start, on a busy machine. The server looks at the clock every five seconds anyway. */
 const SOON_MS = 4_000;
 
-/** Executions of steps, by name: the values they gave. */
+/** Executions of steps, by name: their results. */
 let given = {};
-/** What the function saw of each step, in all its replays. */
+/** The results that the function saw for each step, in all its replays. */
 let seen = {};
 let serial = 0;
 /** Fulfilled when the last server that was killed is up again. */
@@ -72,7 +72,7 @@ afterEach(async () => {
 /**
  * Kills the server at a moment, once for each entry that is delivered, with a new start on the same data and port.
  *
- * The endpoint takes one delivery at a time, and drops what a dead server had sent: so whatever is executed twice was
+ * The endpoint accepts one delivery at a time, and drops requests of a dead server, so a step that is executed twice was
  * delivered twice.
  */
 function drill(moment) {
@@ -170,7 +170,7 @@ async function ended(run) {
   return await eventually(`${run} to end`, probe, DRILL_PATIENCE_MS);
 }
 
-/** What a request brings, or nothing if there is no server. */
+/** The response of a request, or undefined if the server is down. */
 async function unlessDown(request) {
   try {
     return await request();
@@ -200,7 +200,7 @@ test("sleeps, calls and waits survive a kill", async () => {
   await it.exactly(run, "step", "step", "step", "callback", "step", "step", "step");
 });
 
-test("what was under way is sent again as soon as the server is back", async () => {
+test("deliveries in flight are repeated as soon as the server is back", async () => {
   const kills = drill(ARRIVED);
   const run = await triggered("/five");
   const [, second] = await it.calls(run, (calls) => calls.length >= 2);
@@ -210,7 +210,7 @@ test("what was under way is sent again as soon as the server is back", async () 
   await ended(run);
 });
 
-test("what was over before a kill is over after it: logs, results, the DLQ", async () => {
+test("finished runs stay finished after a kill: logs, results, the DLQ", async () => {
   const failed = await triggered("/fails");
   await eventually(
     "the run to fail",

@@ -1,4 +1,4 @@
-// Failed runs: look at them, go on where they failed, begin again, forget them.
+// Failed runs: show, resume, restart and delete them.
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
@@ -43,7 +43,7 @@ const it = story((app) => {
   });
 });
 
-/** A run that has failed, as its log. */
+/** The log of a failed run. */
 async function failed(path = "/order", options = {}) {
   const run = await it.trigger(path, { retries: 0, headers: { "x-tenant": "t1" }, body: { order: 7 }, ...options });
   const log = await it.reaches(run, "RUN_FAILED");
@@ -56,7 +56,7 @@ async function listed(filter) {
   return messages;
 }
 
-test("a dead letter, whole", async () => {
+test("a complete dead letter", async () => {
   const { workflowRunId, dlqId } = await failed("/order", { label: "whole" });
   const [letter, ...others] = await listed({ workflowRunId });
   assert.equal(others.length, 0);
@@ -93,7 +93,7 @@ test("a dead letter, whole", async () => {
   await it.client.dlq.delete(dlqId);
 });
 
-test("resume: what was done stays done, and the same values are used", async () => {
+test("resume: finished steps stay finished, and their results are used", async () => {
   const { workflowRunId, dlqId } = await failed();
   const receipt = JSON.parse(stepsOf(await it.log(workflowRunId))[1].out);
   works = true;

@@ -65,7 +65,7 @@ async function waiters(event, count = 1) {
   });
 }
 
-test("an event brings what it carries, whatever that is", async () => {
+test("an event delivers its data, whatever its type", async () => {
   const cases = [
     ["text", "text"],
     [{ a: ["é", 1] }, { a: ["é", 1] }],
@@ -116,7 +116,7 @@ test("an event that does not come in time", async () => {
   assert.equal(step.state, "STEP_SUCCESS");
 });
 
-test("one event wakes everybody who waits for it, and nobody else", async () => {
+test("one event wakes all runs that wait for it, and no others", async () => {
   const runs = [];
   for (let n = 1; n <= 3; n += 1) {
     runs.push(await it.trigger("/wait", { body: { event: "shared" } }));
@@ -147,7 +147,7 @@ test("a run notifies another", async () => {
   await it.exactly(run, "step", "step");
 });
 
-test("look-back: what is sent to a run before it waits is there when it does", async () => {
+test("look-back: an event that is sent to a run before it waits is available when it does", async () => {
   const run = await it.trigger("/late", { body: { event: "early" } });
   assert.deepEqual(await it.client.notify({ eventId: "early", eventData: "came first", workflowRunId: run }), []);
   assert.equal(await it.result(run), "came first");
@@ -161,7 +161,7 @@ test("two early events are two waits, in their order", async () => {
   await it.exactly(run, ...times(3, "step"));
 });
 
-test("an event without a run that waits is lost; to an unknown run it is refused", async () => {
+test("an event without a waiting run is lost; one to an unknown run is rejected", async () => {
   assert.deepEqual(await it.client.notify({ eventId: "nobody", eventData: "x" }), []);
   const run = await it.trigger("/wait", { body: { event: "nobody", timeout: 1 } });
   assert.deepEqual(await it.result(run), { timedOut: true });
@@ -169,7 +169,7 @@ test("an event without a run that waits is lost; to an unknown run it is refused
   await assert.rejects(it.client.notify({ eventId: "e", workflowRunId: "wfr_unknown" }), { status: 404 });
 });
 
-test("a notify and a deadline at the same moment: one of them, never both and never none", async () => {
+test("a notify and a deadline at the same moment: exactly one takes effect", async () => {
   const runs = await Promise.all(
     Array.from({ length: 8 }, (_, n) => it.trigger("/wait", { body: { event: `race-${n}`, timeout: 4 } })),
   );
@@ -206,7 +206,7 @@ test("webhooks: any method, without a token, early ones too, in their order", as
   assert.equal((await fetch(url, { method: "POST" })).status, 404, "the run has ended");
 });
 
-test("a webhook that nobody calls", async () => {
+test("a webhook that is never called", async () => {
   const run = await it.trigger("/hook-in-vain");
   assert.deepEqual(await it.result(run), { timeout: true });
   await it.exactly(run, ...times(3, "step"));

@@ -1,4 +1,4 @@
-// Runs that fail: retries, what ends them at once, and who is told.
+// Failing runs: retries, immediate failures, and failure callbacks.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -112,7 +112,7 @@ function toldOf(run) {
   return told.filter((call) => call.run === run);
 }
 
-test("a step that fails for good: its retries, one call of the failure function, and the log whole", async () => {
+test("a step that fails for good: its retries, one call of the failure function, and the complete log", async () => {
   const run = await it.trigger("/boom", {
     body: { order: 7 },
     headers: { "x-tenant": "t1" },
@@ -184,7 +184,7 @@ test("a step that fails for good: its retries, one call of the failure function,
   assert.deepEqual(JSON.parse(responseBody), { result: "cleaned" });
 });
 
-test("a step that works the third time: the counter starts anew with each step", async () => {
+test("a step that succeeds the third time: the counter restarts with each step", async () => {
   const run = await it.trigger("/third-time", { retries: 5, retryDelay: "10" });
   assert.deepEqual(await it.result(run), [2, 0]);
   await it.exactly(run, "step 500", "step 500", "step", "step", "step");
@@ -209,7 +209,7 @@ test("the log while it is retried", async () => {
   await it.client.cancel(run);
 });
 
-test("failureUrl: somebody else is told", async () => {
+test("failureUrl: another URL is called", async () => {
   const run = await it.trigger("/boom", { retries: 0, failureUrl: it.third.url("/told"), body: "payload" });
   const [request] = await it.third.arrivals("/told");
   const body = JSON.parse(request.body);
@@ -224,7 +224,7 @@ test("failureUrl: somebody else is told", async () => {
   assert.equal(it.third.at("/told").length, 1);
 });
 
-test("no failure function: the endpoint is asked once, and says so", async () => {
+test("no failure function: the endpoint is called once, and reports it", async () => {
   const run = await it.trigger("/boom-alone", { retries: 0 });
   const [, failure] = await it.calls(run, (calls) => calls.length === 2 && calls[1].isOver);
   assert.equal(JSON.parse(failure.answer).finishCondition, "failure-callback-undefined");
@@ -242,7 +242,7 @@ test("a non-retryable error ends the run at once", async () => {
   );
 });
 
-test("WorkflowRetryAfterError says when", async () => {
+test("WorkflowRetryAfterError sets the time of the retry", async () => {
   const run = await it.trigger("/later");
   assert.equal(await it.result(run), "free");
   await it.exactly(run, "step 429", "step", "step");
@@ -267,7 +267,7 @@ test("a function that returns before its first step is not authorised: a failure
   await it.exactly(right, "step", "step");
 });
 
-test("a quota that a step exceeds fails the run at once, and says which", async () => {
+test("a quota that a step exceeds fails the run at once, and is named", async () => {
   const run = await it.trigger("/over-quota", { retries: 5 });
   await it.reaches(run, "RUN_FAILED");
   await it.calls(run, (calls) => calls.length === 2 && calls[1].isOver);
@@ -276,7 +276,7 @@ test("a quota that a step exceeds fails the run at once, and says which", async 
   assert.match(toldOf(run)[0].failResponse, /retries/i);
 });
 
-test("a URL that is no workflow fails the run at once, with what it answered", async () => {
+test("a URL without a workflow fails the run at once, with its response", async () => {
   const run = await it.trigger("/no-workflow", { retries: 3, failureUrl: it.third.url("/no-workflow-told") });
   const log = await it.reaches(run, "RUN_FAILED");
   assert.deepEqual(

@@ -137,7 +137,7 @@ test("a child without payload and without result", async () => {
   await it.exactly(run, "step", "step");
 });
 
-test("a child goes on when its parent has failed, and the parent's log shows how it ended", async () => {
+test("a child continues when its parent has failed, and the parent's log shows how it ended", async () => {
   const run = await it.trigger("/family/orphaning", { retries: 0 });
   const child = `wfr_orphan-of-${run}`;
   await eventually(

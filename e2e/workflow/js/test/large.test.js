@@ -1,4 +1,4 @@
-// Megabytes: where a delivery would be large, the SDK fetches the run's steps itself.
+// Megabytes: if a delivery would be large, the SDK fetches the run's steps itself.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -10,7 +10,7 @@ const LARGE_PATIENCE_MS = 60_000;
 /** From here on a delivery has no body. */
 const LAZY = 3 * MEGABYTE;
 
-/** Text of this many characters that no mistake leaves the same: numbered, with some of two bytes. */
+/** Text of this many characters in which any mistake is visible: numbered, with some of two bytes. */
 function text(characters) {
   if (!made.has(characters)) {
     const lines = Array.from({ length: characters / 8 }, (_, n) => `${n} žluť\n`);
@@ -93,7 +93,7 @@ test("branches of megabytes", async () => {
   await it.altogether(run, { step: 7 });
 });
 
-test("a call with an answer of five megabytes; the callback has a body", async () => {
+test("a call with a response of five megabytes; the callback has a body", async () => {
   const answer = "x".repeat(5 * MEGABYTE);
   it.third.script("/large", { status: 200, body: answer });
   const run = await it.trigger("/call", { body: it.third.url("/large") });
@@ -103,7 +103,7 @@ test("a call with an answer of five megabytes; the callback has a body", async (
   assert.ok(bodies(run)[1] > answer.length);
 });
 
-test("a failure function is told in full", async () => {
+test("a failure function gets the full data", async () => {
   const run = await it.trigger("/fails", { body: text(3 * MEGABYTE), retries: 0 });
   const { failureFunction } = await it.failureFunctionReaches(run, "CALLBACK_SUCCESS", LARGE_PATIENCE_MS);
   assert.deepEqual(JSON.parse(failureFunction.responseBody), { result: `payload of ${text(3 * MEGABYTE).length}` });

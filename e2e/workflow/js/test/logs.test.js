@@ -92,7 +92,7 @@ test("the states of steps, in each state of the run", async () => {
   assert.deepEqual((await steps(runs.gone)).at(-1), ["sequential", "long", "STEP_CANCELED"]);
 });
 
-test("as events: a line for each thing that happened", async () => {
+test("as events: a line for each event", async () => {
   const answer = await it.server.fetch(`/v2/workflows/events?workflowRunId=${runs.good}`);
   assert.equal(answer.status, 200);
   const { events } = await answer.json();

@@ -1,4 +1,4 @@
-// Steps in parallel: every branch once, and the run goes on once.
+// Steps in parallel: every branch runs once, and the run continues once.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -76,7 +76,7 @@ const it = story((app) => {
   });
 });
 
-test("four branches: a plan and a result each, and what follows happens once", async () => {
+test("four branches: a plan and a result each, and the following steps run once", async () => {
   const run = await it.trigger("/runs");
   const names = ["before", "branch 1", "branch 2", "branch 3", "branch 4", "after"];
   assert.deepEqual(await it.result(run), names);
@@ -123,7 +123,7 @@ test("branches of every kind", async () => {
   assert.deepEqual(types.sort(), ["Call", "Initial", "Invoke", "Run", "SleepFor", "Wait"]);
 });
 
-test("the log of a group that is under way", async () => {
+test("the log of a group in progress", async () => {
   const run = await it.trigger("/held");
   await it.calls(run, (calls) => calls.filter((call) => call.status === 200).length === 3);
   const [, group] = (await it.log(run)).steps;
@@ -147,7 +147,7 @@ test("a branch that fails for good fails the run", async () => {
   assert.equal(it.app.callsOf(run).filter((call) => call.kind === "failure").length, 1);
 });
 
-test("a branch that is tried again does not disturb the others", async () => {
+test("a branch that is retried does not disturb the others", async () => {
   const run = await it.trigger("/recovers", { retries: 3, retryDelay: "10" });
   assert.deepEqual(await it.result(run), ["steady", "at last"]);
   await it.altogether(run, { step: 5, "step 500": 2 });

@@ -1,4 +1,4 @@
-// Steps one after the other: what they give is kept exactly, and each is called once.
+// Sequential steps: their results are kept exactly, and each is called once.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -70,7 +70,7 @@ const it = story((app) => {
   });
 });
 
-test("every value that JSON can hold comes back as it was", async () => {
+test("every JSON value is returned unchanged", async () => {
   const run = await it.trigger("/values");
   assert.deepEqual(await it.result(run), [...VALUES, "undefined"]);
   await it.exactly(run, ...times(VALUES.length + 2, "step"));
@@ -97,7 +97,7 @@ test("five steps are six calls, one effect each, and a list that grows by one", 
   assert.equal(Buffer.from(lists[0][0].body, "base64").toString(), '{"start":100}', "the payload, byte for byte");
 });
 
-test("a run sleeps as long as it says, and nobody is called meanwhile", async () => {
+test("a run sleeps for the requested time, without any call in between", async () => {
   const run = await it.trigger("/naps");
   const { started, woken, until, end } = await it.result(run);
   assert.ok(woken - started >= 1000, `slept ${woken - started} ms`);
@@ -106,7 +106,7 @@ test("a run sleeps as long as it says, and nobody is called meanwhile", async ()
   await it.exactly(run, ...times(9, "step"));
 });
 
-test("headers, label, payload and ids are there in the last step too", async () => {
+test("headers, label, payload and ids are available in the last step too", async () => {
   const run = await it.trigger("/context", {
     workflowRunId: "context-run",
     body: "plain text",
@@ -127,7 +127,7 @@ test("headers, label, payload and ids are there in the last step too", async () 
   await it.exactly(run, ...times(3, "step"));
 });
 
-test("the log of a run that has succeeded, whole", async () => {
+test("the complete log of a run that has succeeded", async () => {
   const run = await it.trigger("/silent", {
     body: { n: 1 },
     headers: { "x-tenant": "t2" },

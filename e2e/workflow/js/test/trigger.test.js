@@ -1,4 +1,4 @@
-// The ways in: ids, many at once, delays, flow control, REST, messages and queues to a workflow's URL.
+// Triggers: ids, many at once, delays, flow control, REST, messages and queues to a workflow's URL.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -27,7 +27,7 @@ const it = story((app) => {
   });
 });
 
-/** Waits for the run that the app itself has started because of a message. */
+/** Waits for the run that a message made the app start. */
 async function selfTriggered(path, skip = 0) {
   const call = await eventually(
     `a message at ${path}`,
@@ -37,7 +37,7 @@ async function selfTriggered(path, skip = 0) {
   return JSON.parse(call.answer).workflowRunId;
 }
 
-test("an id is taken while its run goes on, and free afterwards", async () => {
+test("an id is taken while its run is live, and free afterwards", async () => {
   const run = await it.trigger("/waits", { workflowRunId: "taken" });
   assert.equal(await it.trigger("/waits", { workflowRunId: "taken", body: "ignored" }), run);
   await eventually("the run to wait", async () => (await it.client.getWaiters({ eventId: `go-${run}` })).length === 1);
@@ -80,7 +80,7 @@ test("many at once", async () => {
   for (const { workflowRunId } of triggered) await it.exactly(workflowRunId, "step", "step");
 });
 
-test("later: the run is there at once, its first delivery when it is due", async () => {
+test("with a delay: the run exists at once, its first delivery comes when it is due", async () => {
   const begun = Date.now();
   const run = await it.trigger("/echo", { delay: "1s", body: "later" });
   const log = await it.log(run);
@@ -95,7 +95,7 @@ test("later: the run is there at once, its first delivery when it is due", async
   await it.exactly(until, "step", "step");
 });
 
-test("flow control holds for every delivery of the runs that share a key", async () => {
+test("flow control applies to every delivery of the runs that share a key", async () => {
   const options = { flowControl: { key: "one-at-a-time", parallelism: 1 } };
   const runs = [];
   for (let n = 0; n < 3; n += 1) runs.push(await it.trigger("/limited", options));
@@ -162,7 +162,7 @@ test("REST: the server does what the client would do", async () => {
   ]);
 });
 
-test("REST, not knowing the endpoint's SDK: one call more, in which it triggers itself", async () => {
+test("REST with an unknown SDK: one more call, in which the endpoint triggers itself", async () => {
   const answer = await it.server.fetch(`/v2/trigger/${it.app.url("/echo")}`, {
     method: "POST",
     headers: {
@@ -196,7 +196,7 @@ test("a message to a workflow's URL starts a run, by a queue too", async () => {
   await it.exactly(queued, "step", "step");
 });
 
-test("nobody but the server can start a run where keys are set", async () => {
+test("only the server can start a run if keys are set", async () => {
   const answer = await fetch(it.app.url("/echo"), {
     method: "POST",
     headers: { "content-type": "application/json" },
@@ -216,7 +216,7 @@ test("nobody but the server can start a run where keys are set", async () => {
   assert.equal(forged.status, 500);
 });
 
-test("steps for a run that is not there are refused", async () => {
+test("steps for an absent run are rejected", async () => {
   const step = { stepId: 1, stepName: "forged", stepType: "Run", out: "1", concurrent: 1 };
   const headers = {
     "upstash-workflow-init": "false",
@@ -234,7 +234,7 @@ test("steps for a run that is not there are refused", async () => {
   assert.match((await answer.json()).error, /can not append to a a cancelled workflow/);
 });
 
-test("labels and keys that nobody could filter by are refused, by the server too", async () => {
+test("labels and keys that cannot be filtered by are rejected, by the server too", async () => {
   for (const headers of [
     { "upstash-label": "no spaces" },
     { "upstash-flow-control-key": "no/slash", "upstash-flow-control-value": "parallelism=1" },
@@ -245,7 +245,7 @@ test("labels and keys that nobody could filter by are refused, by the server too
   }
 });
 
-test("what is redacted reaches the workflow and not the log", async () => {
+test("redacted data reaches the workflow and not the log", async () => {
   const run = await it.trigger("/echo", {
     body: { pin: "1234" },
     headers: { "x-tenant": "secret" },
@@ -260,7 +260,7 @@ test("what is redacted reaches the workflow and not the log", async () => {
   await it.exactly(run, "step", "step");
 });
 
-test("another tenant sees and reaches nothing of it", async () => {
+test("another tenant has no access to it", async () => {
   const run = await it.trigger("/waits", { workflowRunId: "private" });
   await eventually("the run to wait", async () => (await it.client.getWaiters({ eventId: `go-${run}` })).length === 1);
   const others = async (path, options) => await it.server.fetch(path, { user: 1, ...options });

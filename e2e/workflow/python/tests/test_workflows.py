@@ -1,4 +1,4 @@
-"""Workflows of a Python program: everything that its SDK can do."""
+"""Workflows of a Python program: all features of its SDK."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from support.receiver import Answer
 from support.wait import eventually
 
 MEGABYTE = 1024 * 1024
-#: The first retry comes after 12 seconds, and this SDK cannot say otherwise.
+#: The first retry comes after 12 seconds, and this SDK cannot change it.
 FIRST_RETRY_PATIENCE_SECONDS = 40.0
 #: The SDK decodes megabytes slowly, and all of them for each call.
 LARGE_PATIENCE_SECONDS = 90.0
@@ -44,7 +44,7 @@ def test_a_call_that_fails_is_a_result(story: Story) -> None:
     story.exactly(run, "step", "step", "callback", "step", "step")
 
 
-def test_a_failure_function_is_told_once(story: Story) -> None:
+def test_a_failure_function_is_called_once(story: Story) -> None:
     run = story.trigger("/boom", {"order": 7})
     log = story.reaches(run, "RUN_FAILED", FIRST_RETRY_PATIENCE_SECONDS)
     assert [group["type"] for group in log["steps"]] == ["sequential", "sequential", "next"]
@@ -74,7 +74,7 @@ def test_large_payloads_are_always_sent_in_full(story: Story) -> None:
     assert first > 2 * MEGABYTE and all(length > 8 * MEGABYTE for length in others)
 
 
-def test_a_call_with_an_answer_of_megabytes(story: Story) -> None:
+def test_a_call_with_a_response_of_megabytes(story: Story) -> None:
     answer = "x" * (3 * MEGABYTE)
     story.third.script("/large", Answer(200, answer.encode()))
     run = story.trigger("/call", {"url": story.third.url("/large"), "method": "POST", "body": "y" * MEGABYTE})
@@ -84,7 +84,7 @@ def test_a_call_with_an_answer_of_megabytes(story: Story) -> None:
     story.exactly(run, "step", "step", "callback", "step", "step")
 
 
-def test_a_killed_server_goes_on(story: Story) -> None:
+def test_a_killed_server_continues(story: Story) -> None:
     run = story.trigger("/steps", {"n": 1})
     story.server.restart()
     outputs = story.outputs(run)

@@ -4,6 +4,6 @@ import { fileURLToPath } from "node:url";
 
 export default {
   eslint: { ignoreDuringBuilds: true },
-  // What of node_modules the program needs is of no interest here, and takes half of a build to find out.
+  // Tracing the used parts of node_modules is not needed here, and would take half of the build.
   outputFileTracingRoot: fileURLToPath(new URL(".", import.meta.url)),
 };

@@ -3,5 +3,5 @@ import { family } from "../../../../workflows.js";
 
 export default serveManyPagesRouter(family(createWorkflowPagesRouter)).handler;
 
-// The router refuses more than 1 MB otherwise.
+// Otherwise the router rejects more than 1 MB.
 export const config = { api: { bodyParser: { sizeLimit: "16mb" } } };
