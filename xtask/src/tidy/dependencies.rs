@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A crate and what must not be among its dependencies, near or far.
-const FORBIDDEN: [(&str, &[&str]); 7] = [
+const FORBIDDEN: [(&str, &[&str]); 8] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
@@ -15,6 +15,11 @@ const FORBIDDEN: [(&str, &[&str]); 7] = [
     ("posthaste-store", &["tokio", "hyper", "axum", "getrandom", "posthaste", "posthaste-delivery"]),
     // An attempt stores nothing: its outcome is an event for the node.
     ("posthaste-delivery", &["axum", "rusqlite", "posthaste", "posthaste-store"]),
+    // Data alone: how an object is made and who may see it is decided elsewhere.
+    (
+        "posthaste-api-types",
+        &["tokio", "hyper", "axum", "rusqlite", "getrandom", "posthaste-engine", "posthaste-store"],
+    ),
     // A library for others: it knows the words of the server, and not the server.
     ("posthaste-kit", &["posthaste", "posthaste-engine", "rusqlite"]),
 ];

@@ -3,8 +3,9 @@
 //! What a message or a run asks to hide is hidden from everybody. Credentials that are sent on are hidden from those who may
 //! only read, whatever was asked: they are for the receiver.
 
-use super::shape::header_map;
+use super::shape::header_lists;
 use crate::tenants::Scope;
+use posthaste_api_types::HeaderLists;
 use posthaste_engine::message::{CauseKind, Message};
 use posthaste_wire::encoding::{header_bytes, header_shown};
 use posthaste_wire::id::TenantId;
@@ -39,17 +40,17 @@ impl Viewer {
     }
 
     /// Headers that are sent on, some of them hidden.
-    pub(super) fn sent_headers(&self, headers: &[(String, String)], redact: &RedactFields) -> Value {
-        header_map(headers, |name, value| match self.hides_header(redact, name) {
+    pub(super) fn sent_headers(&self, headers: &[(String, String)], redact: &RedactFields) -> HeaderLists {
+        header_lists(headers, |name, value| match self.hides_header(redact, name) {
             true => self.mark(&header_bytes(value)),
             false => header_shown(value).into_owned(),
         })
     }
 
     /// Headers that somebody answered with.
-    pub(super) fn received_headers(&self, headers: &[(String, String)]) -> Value {
+    pub(super) fn received_headers(&self, headers: &[(String, String)]) -> HeaderLists {
         let nothing = RedactFields::default();
-        header_map(headers, |name, value| match self.hides_header(&nothing, name) {
+        header_lists(headers, |name, value| match self.hides_header(&nothing, name) {
             true => self.mark(&header_bytes(value)),
             false => value.to_owned(),
         })
