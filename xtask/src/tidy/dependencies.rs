@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A crate, and the crates that must not be among its direct or indirect dependencies.
-const FORBIDDEN: [(&str, &[&str]); 7] = [
+const FORBIDDEN: [(&str, &[&str]); 8] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
@@ -15,6 +15,11 @@ const FORBIDDEN: [(&str, &[&str]); 7] = [
     ("posthaste-store", &["tokio", "hyper", "axum", "getrandom", "posthaste", "posthaste-delivery"]),
     // An attempt stores nothing: its outcome is an event for the node.
     ("posthaste-delivery", &["axum", "rusqlite", "posthaste", "posthaste-store"]),
+    // Data alone: how an object is made and who may see it is decided elsewhere.
+    (
+        "posthaste-api-types",
+        &["tokio", "hyper", "axum", "rusqlite", "getrandom", "posthaste-engine", "posthaste-store"],
+    ),
     // A library for others: it shares types with the server, but does not depend on it.
     ("posthaste-kit", &["posthaste", "posthaste-engine", "rusqlite"]),
 ];

@@ -16,14 +16,15 @@ use crate::data_dir::DiskPromise;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use posthaste_api_types::bulk_action::{self as types, BegunBulkAction, BulkKind, BulkState};
+use posthaste_api_types::message::Cancelled;
 use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
 use posthaste_engine::limits::{
     BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX, BULK_RATE_MAX, PAGE_BYTES_MAX,
 };
 use posthaste_store::{Filter, Store, StoreError, UnfinishedAction, json_row_bytes};
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
-use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,14 +45,14 @@ pub(super) async fn begin_cancel(
     tenant: TenantId,
     params: &Params,
     count: usize,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<(StatusCode, Json<Cancelled>), ApiError> {
     check_room(&app.look_up(|store| store.unfinished_bulk_actions()).await?, tenant)?;
     let until = app.look_up(|store| store.last_seq()).await?;
     let range = Range { tenant, after: Seq::MIN, until };
     let total = count_matching(app, &Arc::new(params.filter()?), range, count).await?;
     let action = BulkAction { until, total: total as u64, ..draft(app, tenant, params, count) };
     let action = store(app, action).await?;
-    let answer = json!({ "actionId": BulkActionId(action.id).to_string(), "cancelled": action.total });
+    let answer = Cancelled { cancelled: action.total, action_id: Some(BulkActionId(action.id).to_string()) };
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }
 
@@ -61,7 +62,7 @@ pub(super) async fn begin_on_dead_letters(
     tenant: TenantId,
     params: &Params,
     task: impl FnOnce(DlqRange) -> Task,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<Response, ApiError> {
     if let Some(name) = ["cursor", "order", "trimBody"].into_iter().find(|name| params.has(name)) {
         return Err(ApiError::invalid(format!("{name} cannot be combined with async=true, which does not paginate")));
     }
@@ -72,8 +73,8 @@ pub(super) async fn begin_on_dead_letters(
     let total = count_dead_letters(app, tenant, &Arc::new(params.filter()?), range, count).await?;
     let action = BulkAction { task: task(range), rate, total: total as u64, ..draft(app, tenant, params, count) };
     let action = store(app, action).await?;
-    let answer = json!({ "actionId": BulkActionId(action.id).to_string(), "total": action.total });
-    Ok((StatusCode::ACCEPTED, Json(answer)))
+    let begun = BegunBulkAction { action_id: BulkActionId(action.id).to_string(), total: action.total };
+    Ok((StatusCode::ACCEPTED, Json(begun)).into_response())
 }
 
 /// How many per second at most.
@@ -258,37 +259,30 @@ fn cursor(params: &Params) -> Result<Option<Seq>, ApiError> {
     }
 }
 
-fn shape(action: &BulkAction) -> Value {
-    let filter: Map<String, Value> = action.filter.iter().map(|(name, values)| (name.clone(), json!(values))).collect();
-    let mut object = json!({
-        "actionId": BulkActionId(action.id).to_string(),
-        "kind": action.task.name(),
-        "state": if action.completed_at.is_some() { "FINISHED" } else { "IN_PROGRESS" },
-        "total": action.total,
-        "processed": action.processed,
-        "createdAt": action.created_at.as_millis(),
-        "filter": filter,
-    });
-    if let Task::DlqRetry { changes, .. } = &action.task {
-        // Values may be secrets of the receiver.
-        object["changes"] = changes.iter().map(|(name, _)| name.as_str()).collect();
+fn shape(action: &BulkAction) -> types::BulkAction {
+    types::BulkAction {
+        action_id: BulkActionId(action.id).to_string(),
+        kind: match action.task {
+            Task::Cancel => BulkKind::Cancel,
+            Task::DlqRetry { .. } => BulkKind::DlqRetry,
+            Task::DlqDelete { .. } => BulkKind::DlqDelete,
+        },
+        state: if action.completed_at.is_some() { BulkState::Finished } else { BulkState::InProgress },
+        total: action.total,
+        processed: action.processed,
+        created_at: action.created_at,
+        completed_at: action.completed_at,
+        filter: action.filter.iter().cloned().collect(),
+        // Without the values, which may be secrets of the receiver.
+        changes: match &action.task {
+            Task::DlqRetry { changes, .. } => Some(changes.iter().map(|(name, _)| name.clone()).collect()),
+            _ => None,
+        },
+        rate: action.rate,
+        refused: Some(action.refused).filter(|refused| *refused > 0),
+        problem: action.problem.clone(),
+        stopped: action.stopped,
     }
-    if let Some(rate) = action.rate {
-        object["rate"] = rate.into();
-    }
-    if action.refused > 0 {
-        object["refused"] = action.refused.into();
-    }
-    if let Some(problem) = &action.problem {
-        object["problem"] = problem.as_str().into();
-    }
-    if let Some(completed_at) = action.completed_at {
-        object["completedAt"] = completed_at.as_millis().into();
-    }
-    if action.stopped {
-        object["stopped"] = true.into();
-    }
-    object
 }
 
 #[cfg(test)]

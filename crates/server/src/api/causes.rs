@@ -8,13 +8,13 @@ use super::shape::kept_body;
 use crate::app::App;
 use axum::Json;
 use axum::extract::{Request, State};
+use posthaste_api_types::cause::{self as types, Sample};
 use posthaste_engine::cause::{Cause, CauseKind};
 use posthaste_engine::event::DeadLetter;
 use posthaste_engine::limits::{CAUSES_BYTES_MAX, CAUSES_LISTED_MAX, CAUSES_LOOK_MAX, PAGE_BYTES_MAX};
 use posthaste_store::{Filter, Order, PageRequest, Store, StoreError};
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::time::Timestamp;
-use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -56,7 +56,7 @@ pub(super) async fn list(
     Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<types::Causes>, ApiError> {
     let params = Params::from_query(request.uri().query());
     let known: Vec<&str> = DLQ_PARAMS.into_iter().filter(|name| !PAGE_PARAMS.contains(name)).collect();
     params.only(&known)?;
@@ -115,37 +115,35 @@ impl Causes {
     }
 
     /// The largest first.
-    fn shape(self) -> Value {
+    fn shape(self) -> types::Causes {
         let mut groups: Vec<(Cause, Group)> = self.groups.into_iter().collect();
         groups.sort_unstable_by(|(cause, group), (other_cause, other)| {
             let rank = |group: &Group| (Reverse(group.count), Reverse(group.last_seen));
             rank(group).cmp(&rank(other)).then_with(|| cause.cmp(other_cause))
         });
-        let left_out = groups.len().saturating_sub(CAUSES_LISTED_MAX);
-        let listed: Vec<Value> =
-            groups.iter().take(CAUSES_LISTED_MAX).map(|(cause, group)| shape(cause, group)).collect();
-        json!({ "causes": listed, "leftOut": left_out, "looked": self.looked, "more": self.more })
+        let left_out = groups.len().saturating_sub(CAUSES_LISTED_MAX) as u64;
+        groups.truncate(CAUSES_LISTED_MAX);
+        let causes = groups.into_iter().map(|(cause, group)| shape(cause, group)).collect();
+        types::Causes { causes, left_out, looked: self.looked as u64, more: self.more }
     }
 }
 
-fn shape(cause: &Cause, group: &Group) -> Value {
-    let mut object = json!({
-        "cause": cause.id().to_string(),
-        "destination": cause.destination,
-        "text": cause.text,
-        "count": group.count,
-        "firstSeen": group.first_seen.as_millis(),
-        "lastSeen": group.last_seen.as_millis(),
-        "sample": { "dlqId": group.sample.to_string(), "text": group.sample_text },
-    });
-    match cause.kind {
-        CauseKind::Status(status) => object["responseStatus"] = status.into(),
-        CauseKind::Error(kind) => {
-            object["responseStatus"] = 0.into();
-            object["errorClass"] = kind.into();
-        }
+fn shape(cause: Cause, group: Group) -> types::Cause {
+    let (response_status, error_class) = match cause.kind {
+        CauseKind::Status(status) => (status, None),
+        CauseKind::Error(kind) => (0, Some(kind.to_owned())),
+    };
+    types::Cause {
+        cause: cause.id().to_string(),
+        destination: cause.destination,
+        text: cause.text,
+        count: group.count,
+        first_seen: group.first_seen,
+        last_seen: group.last_seen,
+        sample: Sample { dlq_id: group.sample.to_string(), text: group.sample_text },
+        response_status,
+        error_class,
     }
-    object
 }
 
 /// What was answered, or why there was no answer, as it was.

@@ -7,9 +7,9 @@ use super::publish::{CRON, publish_limits};
 use crate::app::App;
 use axum::Json;
 use axum::extract::State;
-use posthaste_wire::cron::{Cron, Firing};
+use posthaste_api_types::schedule as types;
+use posthaste_wire::cron::{ClockChange, Cron, Firing};
 use posthaste_wire::publish as options;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Fire times in an answer unless the request says how many.
@@ -18,7 +18,11 @@ const FORECAST_DEFAULT: usize = 10;
 const FORECAST_MAX: usize = 100;
 
 /// The next fire times after now, or after another time.
-pub(super) async fn forecast(_: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, ApiError> {
+pub(super) async fn forecast(
+    _: Reader,
+    State(app): State<Arc<App>>,
+    params: Params,
+) -> Result<Json<types::Forecast>, ApiError> {
     params.only(&["expression", "count", "after"])?;
     let expression = params.one("expression")?.ok_or_else(|| ApiError::invalid("expression is missing"))?;
     let count = match params.number("count", 1)?.map(usize::try_from) {
@@ -28,8 +32,11 @@ pub(super) async fn forecast(_: Reader, State(app): State<Arc<App>>, params: Par
     };
     let after = params.date("after")?.unwrap_or_else(|| app.clock.now());
     let cron = read(&app, expression.as_bytes())?;
-    let fires: Vec<Value> = cron.forecast(after, count).iter().map(shape).collect();
-    Ok(Json(json!({ "expression": cron.text(), "zone": cron.zone(), "fires": fires })))
+    Ok(Json(types::Forecast {
+        expression: cron.text().to_owned(),
+        zone: cron.zone().to_owned(),
+        fires: cron.forecast(after, count).into_iter().map(shape).collect(),
+    }))
 }
 
 /// An expression, read as the header of a publish is, with the same words for what is wrong.
@@ -38,11 +45,14 @@ pub(super) fn read(app: &App, expression: &[u8]) -> Result<Cron, ApiError> {
     options.cron.ok_or_else(|| ApiError::invalid("expression is missing"))
 }
 
-fn shape(firing: &Firing) -> Value {
-    let mut object = json!({ "time": firing.at.as_millis(), "local": firing.local });
-    if let Some(remark) = &firing.remark {
-        object["clockChange"] = remark.change.name().into();
-        object["remark"] = remark.text.as_str().into();
+fn shape(firing: Firing) -> types::Firing {
+    let (clock_change, remark) = firing.remark.map(|remark| (clock_change(remark.change), remark.text)).unzip();
+    types::Firing { time: firing.at, local: firing.local, clock_change, remark }
+}
+
+fn clock_change(change: ClockChange) -> types::ClockChange {
+    match change {
+        ClockChange::Skipped => types::ClockChange::Skipped,
+        ClockChange::Repeated => types::ClockChange::Repeated,
     }
-    object
 }

@@ -8,8 +8,8 @@ use super::params::Params;
 use super::path::PathId;
 use super::pieces::Pieces;
 use super::publish::{
-    Published, callback_spec, check_callbacks, dedup_by, expression_checks, first_due, flow_spec, origin_of,
-    publish_limits, refuse_when_disk_is_low, refused_destination,
+    callback_spec, check_callbacks, dedup_by, expression_checks, first_due, flow_spec, origin_of, publish_limits,
+    published, refuse_when_disk_is_low, refused_destination,
 };
 use super::response::answer;
 use super::{shape, storing, workflow};
@@ -18,7 +18,8 @@ use crate::core::{NewMessage, Replay, Room, stored_bytes};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use posthaste_api_types::message::{Deleted, Published, Retried};
 use posthaste_engine::bulk_action::Task;
 use posthaste_engine::dedup;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX};
@@ -31,7 +32,6 @@ use posthaste_wire::header::{self, CONTENT_TYPE};
 use posthaste_wire::id::{DlqId, Position, TenantId};
 use posthaste_wire::publish::{self as options, Dedup, PublishOptions};
 use posthaste_wire::retry_delay::RetryDelayChecks;
-use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -114,11 +114,11 @@ pub(super) async fn delete(
     State(app): State<Arc<App>>,
     id: PathId<DlqId>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Deleted>, ApiError> {
     let dlq_id = id.or_absent(absent)?;
     match app.core.delete_dead_letters(tenant, vec![dlq_id]).await? {
         0 => Err(absent(id.text())),
-        deleted => Ok(Json(json!({ "deleted": deleted }))),
+        deleted => Ok(Json(Deleted { deleted: deleted as u64, cursor: None })),
     }
 }
 
@@ -126,7 +126,7 @@ pub(super) async fn delete_many(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<Response, ApiError> {
     let (params, _) = read_bulk(&app, tenant, request).await?;
     if is_async(&params)? {
         return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqDelete { range }).await;
@@ -138,12 +138,9 @@ pub(super) async fn delete_many(
             (page.entries.iter().map(|record| record.letter.dlq_id).collect(), page.next)
         }
     };
-    let deleted = app.core.delete_dead_letters(tenant, ids).await?;
-    let mut answer = json!({ "deleted": deleted });
-    if let Some(next) = next {
-        answer["cursor"] = next.to_string().into();
-    }
-    Ok((StatusCode::OK, Json(answer)))
+    let deleted = app.core.delete_dead_letters(tenant, ids).await? as u64;
+    let cursor = next.map(|next| next.to_string());
+    Ok(Json(Deleted { deleted, cursor }).into_response())
 }
 
 pub(super) async fn retry(
@@ -158,14 +155,14 @@ pub(super) async fn retry(
     let dlq_id = id.or_absent(absent)?;
     let terms = (&overrides, &expression_checks());
     let accepted = replay_one(&app, tenant, dlq_id, terms).await?.ok_or_else(|| absent(id.text()))?;
-    Ok((StatusCode::CREATED, Json(accepted.into())))
+    Ok((StatusCode::CREATED, Json(published(accepted))))
 }
 
 pub(super) async fn retry_many(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<Response, ApiError> {
     let query = split_query(request.uri().query());
     let (params, headers) = read_bulk(&app, tenant, request).await?;
     refuse_when_disk_is_low(&app)?;
@@ -192,9 +189,9 @@ pub(super) async fn retry_many(
             (replay_all(&app, tenant, replays).await?, next)
         }
     };
-    let responses: Vec<Published> = accepted.into_iter().flatten().map(Published::from).collect();
+    let responses = accepted.into_iter().flatten().map(published).collect();
     let cursor = next.map(|next| next.to_string()).unwrap_or_default();
-    Ok((StatusCode::CREATED, Json(json!({ "responses": responses, "cursor": cursor }))))
+    Ok((StatusCode::CREATED, Json(Retried { responses, cursor })).into_response())
 }
 
 async fn replay_one(

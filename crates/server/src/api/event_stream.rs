@@ -6,6 +6,7 @@
 use super::auth::Reader;
 use super::error::ApiError;
 use super::params::Params;
+use super::pieces::Pieces;
 use super::shape;
 use super::viewer::Viewer;
 use crate::app::App;
@@ -15,11 +16,11 @@ use crate::sse::{self, Gone, READER_PATIENCE};
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
+use posthaste_api_types::log::Missed;
 use posthaste_engine::event::Event;
 use posthaste_engine::message::Message;
 use posthaste_store::{EventFilter, Part, StoreError};
 use posthaste_wire::id::{MessageId, TenantId};
-use serde_json::json;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +124,7 @@ async fn run(app: &Arc<App>, mut tail: Tail, wanted: &Arc<Wanted>, mut pace: Pac
         }
         let missed = tail.take_missed() + std::mem::take(&mut pace.missed);
         if missed > 0 {
-            out.send(sse::event("missed", &json!({ "count": missed }).to_string())).await?;
+            out.send(sse::event("missed", &Pieces::of(&Missed { count: missed }).finish().into_text())).await?;
         }
     }
 }
@@ -176,8 +177,9 @@ impl Wanted {
                 message = find(event.id, Part::Whole)?;
             }
             let Some(message) = message else { continue };
-            let line = shape::event(event, &message, Some(self.body_bytes), self.mode, &self.viewer);
-            text.push_str(&sse::event("line", &line.into_value().to_string()));
+            let mut line = Pieces::default();
+            line.object(shape::event(event, &message, Some(self.body_bytes), self.mode, &self.viewer));
+            text.push_str(&sse::event("line", &line.finish().into_text()));
             if text.len() >= PIECE_BYTES_MAX {
                 return Ok((text, place + 1));
             }

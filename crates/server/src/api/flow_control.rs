@@ -14,6 +14,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+use posthaste_api_types::Done;
+use posthaste_api_types::flow_control::{FlowControlKey, GlobalParallelism};
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::limits::KEY_BYTES_MAX;
 use posthaste_engine::message::FlowKey;
@@ -21,7 +23,6 @@ use posthaste_store::{NamePage, Store, StoreError};
 use posthaste_wire::flow_control::FlowControl;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The keys of the tenant, or those that hold the text of `search`, as a bare list; a header says where the next page begins.
@@ -53,7 +54,7 @@ pub(super) async fn get(
     Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
     uri: Uri,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<FlowControlKey>, ApiError> {
     let rest = rest_of(uri.path());
     let key = checked_key(rest.strip_suffix('/').unwrap_or(rest))?;
     let turn = turn(&app, tenant).await?;
@@ -72,7 +73,7 @@ pub(super) async fn edit(
     State(app): State<Arc<App>>,
     uri: Uri,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let rest = rest_of(uri.path());
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let (key, name) = rest.rsplit_once('/').unwrap_or(("", rest));
@@ -80,7 +81,7 @@ pub(super) async fn edit(
     let edit = flow_edit(name, &params)?;
     let key = checked_key(key)?;
     match app.core.edit_flow(tenant, key.clone(), edit).await? {
-        true => Ok(Json(json!({}))),
+        true => Ok(Json(Done {})),
         false => Err(absent(&key)),
     }
 }
@@ -88,10 +89,10 @@ pub(super) async fn edit(
 pub(super) async fn global(
     Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<GlobalParallelism>, ApiError> {
     let _turn = turn(&app, tenant).await?;
     let parallelism = from_core(app.core.parallelism(tenant)).await?;
-    Ok(Json(json!({ "parallelismMax": parallelism.max, "parallelismCount": parallelism.count })))
+    Ok(Json(GlobalParallelism { parallelism_max: parallelism.max.into(), parallelism_count: parallelism.count.into() }))
 }
 
 /// What the last part of the path and the query ask for.
@@ -155,20 +156,20 @@ fn waiting(
     store.flow_waiting(tenant, &keys, now)
 }
 
-/// A.7: a flow-control key. What is not limited is 0.
-fn shape(info: &FlowInfo, waiting: u64) -> Value {
+/// A.7: a flow-control key. A limit that is not set is 0.
+fn shape(info: &FlowInfo, waiting: u64) -> FlowControlKey {
     let flow = &info.flow;
-    json!({
-        "flowControlKey": flow.key,
-        "waitListSize": waiting,
-        "parallelismMax": flow.parallelism.unwrap_or(0),
-        "parallelismCount": info.in_flight,
-        "rateMax": flow.rate.unwrap_or(0),
-        "rateCount": info.rate_count,
-        "ratePeriod": flow.period_ms.div_ceil(1_000),
-        "ratePeriodStart": info.period_start.as_millis() / 1_000,
-        "isPaused": flow.paused,
-        "isPinnedParallelism": flow.pinned_parallelism,
-        "isPinnedRate": flow.pinned_rate,
-    })
+    FlowControlKey {
+        flow_control_key: flow.key.clone(),
+        wait_list_size: waiting,
+        parallelism_max: flow.parallelism.unwrap_or(0),
+        parallelism_count: info.in_flight.into(),
+        rate_max: flow.rate.unwrap_or(0),
+        rate_count: info.rate_count.into(),
+        rate_period: flow.period_ms.div_ceil(1_000),
+        rate_period_start: info.period_start.as_seconds(),
+        is_paused: flow.paused,
+        is_pinned_parallelism: flow.pinned_parallelism,
+        is_pinned_rate: flow.pinned_rate,
+    }
 }

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use posthaste_api_types::health::{Condition, Health};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 const PROBE_VALID: Duration = Duration::from_secs(1);
 
 /// The process answers.
-pub(super) async fn health(_: Anyone) -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+pub(super) async fn health(_: Anyone) -> Json<Health> {
+    Json(Health { status: Condition::Ok })
 }
 
 /// The store takes writes and the core takes commands.
-pub(super) async fn ready(_: Anyone, State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn ready(_: Anyone, State(app): State<Arc<App>>) -> Result<Json<Health>, ApiError> {
     if !app.is_running() {
         return Err(ApiError::overloaded("not ready: the engine is not running"));
     }
@@ -31,7 +31,7 @@ pub(super) async fn ready(_: Anyone, State(app): State<Arc<App>>) -> Result<Json
     if !store_takes_writes(&app).await {
         return Err(ApiError::overloaded("not ready: the store does not accept writes"));
     }
-    Ok(Json(json!({ "status": "ready" })))
+    Ok(Json(Health { status: Condition::Ready }))
 }
 
 /// Asks the store at most once per [`PROBE_VALID`]: anybody may call `/ready`, as often as they like.

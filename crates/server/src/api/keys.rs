@@ -6,11 +6,11 @@ use super::error::ApiError;
 use crate::app::App;
 use axum::Json;
 use axum::extract::State;
+use posthaste_api_types::keys::Keys;
 use posthaste_wire::signature::SigningKeys;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn get(Writer { tenant }: Writer, State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn get(Writer { tenant }: Writer, State(app): State<Arc<App>>) -> Result<Json<Keys>, ApiError> {
     let keys = app.keys.of(tenant)?;
     Ok(Json(shape(&keys)))
 }
@@ -19,7 +19,7 @@ pub(super) async fn rotate(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Keys>, ApiError> {
     let (keys, seen) = (app.keys.clone(), app.keys.of(tenant)?);
     // Rotations wait for one another, each on a thread that reads need, too: a tenant's stand in its line.
     let _turn = app.core.turn(tenant).await?;
@@ -27,6 +27,6 @@ pub(super) async fn rotate(
     Ok(Json(shape(&rotated)))
 }
 
-fn shape(keys: &SigningKeys) -> Value {
-    json!({ "current": keys.current.expose(), "next": keys.next.expose() })
+fn shape(keys: &SigningKeys) -> Keys {
+    Keys { current: keys.current.expose().to_owned(), next: keys.next.expose().to_owned() }
 }

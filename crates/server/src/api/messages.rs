@@ -16,10 +16,10 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use posthaste_api_types::message::{Cancelled, SentNow};
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, ENDED_GRACE_MS};
 use posthaste_store::{Filter, MessageRecord, Part, Store};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What a bulk cancel may be told.
@@ -73,7 +73,7 @@ pub(super) async fn retry(
     State(app): State<Arc<App>>,
     id: PathId<MessageId>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<SentNow>, ApiError> {
     let absent = |id: &str| {
         let text = "not found, or it has already ended; retry failed messages from the DLQ";
         ApiError::not_found(format!("message {id} {text}"))
@@ -81,7 +81,7 @@ pub(super) async fn retry(
     let message_id = id.or_absent(absent)?;
     let id = id.text();
     match app.core.deliver_now(tenant, message_id).await? {
-        Ok(()) => Ok(Json(json!({ "messageId": id }))),
+        Ok(()) => Ok(Json(SentNow { message_id: id.to_owned() })),
         Err(DeliverNowRefused::Unknown) => Err(absent(id)),
         Err(refused @ (DeliverNowRefused::Queued | DeliverNowRefused::Deadline)) => {
             Err(ApiError::invalid(format!("message {id} cannot be sent now: {refused}")))
@@ -94,11 +94,11 @@ pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     id: PathId<MessageId>,
     _: Unread,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<(StatusCode, Json<Cancelled>), ApiError> {
     let absent = |id: &str| ApiError::not_found(format!("message {id} not found, or it has already ended"));
     match app.core.cancel(tenant, vec![id.or_absent(absent)?]).await? {
         0 => Err(absent(id.text())),
-        cancelled => Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled })))),
+        cancelled => Ok((StatusCode::ACCEPTED, Json(Cancelled { cancelled: cancelled as u64, action_id: None }))),
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn cancel_many(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<(StatusCode, Json<Cancelled>), ApiError> {
     let SmallRequest { parts, body } = read_small(&app, tenant, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.only(&CANCEL_PARAMS)?;
@@ -124,7 +124,7 @@ pub(super) async fn cancel_many(
         return bulk_actions::begin_cancel(&app, tenant, &params, count).await;
     }
     let cancelled = cancel_matching(&app, tenant, filter, count).await?;
-    Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled }))))
+    Ok((StatusCode::ACCEPTED, Json(Cancelled { cancelled: cancelled as u64, action_id: None })))
 }
 
 /// Cancels what matches and was created before now, a piece at a time: others go on meanwhile.

@@ -1,8 +1,8 @@
 //! `GET /openapi.json`: the API as an OpenAPI 3.1 document.
 //!
-//! [`endpoints`] is the table, [`schemas`] the objects it names; a test compares the table with the router, both
-//! ways, so that neither can be forgotten. Here both become a document. Answers are built as JSON values, not
-//! from types, so a generator that reads types (such as utoipa) would describe a second set of them.
+//! [`endpoints`] is the table; a test compares it with the router, both ways, so that neither can be forgotten. The objects in
+//! responses are those of the crate `api-types`, described by their own derives; [`schemas`] adds bodies of requests. `runs` and
+//! `workflows` still describe the objects of workflow runs by hand.
 
 mod endpoints;
 mod parameters;

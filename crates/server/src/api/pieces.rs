@@ -86,11 +86,11 @@ impl Pieces {
     }
 
     /// Writes an object whose large members follow the others.
-    pub(super) fn object(&mut self, shaped: Shaped) {
+    pub(super) fn object<T: Serialize>(&mut self, shaped: Shaped<T>) {
         let Shaped { object, large } = shaped;
-        let is_empty = object.is_empty();
         self.value(&object);
         self.open.pop();
+        let is_empty = self.open.ends_with(b"{");
         for (place, Large { name, bytes, form }) in large.into_iter().enumerate() {
             self.raw(if is_empty && place == 0 { "\"" } else { ",\"" });
             self.raw(name);
@@ -113,7 +113,7 @@ impl Pieces {
     }
 
     /// Writes the elements of a list.
-    pub(super) fn list(&mut self, elements: impl IntoIterator<Item = Shaped>) {
+    pub(super) fn list(&mut self, elements: impl IntoIterator<Item = Shaped<impl Serialize>>) {
         self.raw("[");
         for (place, element) in elements.into_iter().enumerate() {
             if place > 0 {
@@ -179,6 +179,17 @@ impl Finished {
     /// Bytes that it keeps in RAM.
     pub(super) fn held(&self) -> usize {
         self.held
+    }
+
+    /// All of it at once, for what is short or sent alone.
+    pub(super) fn into_text(self) -> String {
+        let mut text = Vec::new();
+        for mut piece in self.pieces {
+            while let Some(bytes) = piece.next() {
+                text.extend_from_slice(&bytes);
+            }
+        }
+        String::from_utf8(text).expect("JSON is UTF-8")
     }
 
     /// The body of a response, which keeps `guard` until it is sent or given up.
@@ -282,6 +293,7 @@ fn escape(byte: u8) -> Escape {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shape::Object;
     use super::*;
     use http_body::Body as _;
     use http_body_util::BodyExt;
@@ -311,10 +323,10 @@ mod tests {
             pieces.list([
                 Shaped { object, large: vec![large("body", text.clone(), Form::Text)] },
                 Shaped {
-                    object: Default::default(),
+                    object: Object::new(),
                     large: vec![large("a", bytes.clone(), Form::Base64), large("b", text.clone(), Form::Text)],
                 },
-                Shaped { object: Default::default(), large: Vec::new() },
+                Shaped::from(Object::new()),
             ]);
             let read: Value = serde_json::from_slice(&text_of(pieces.finish()).await).unwrap();
             assert_eq!(read, json!([{ "id": 1, "body": text }, { "a": base64(&bytes), "b": text }, {}]));
@@ -324,7 +336,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_twice_is_held_once() {
         let mut line = Pieces::default();
-        line.object(Shaped { object: Default::default(), large: vec![large("body", vec![b'x'; 100_000], Form::Text)] });
+        line.object(Shaped { object: Object::new(), large: vec![large("body", vec![b'x'; 100_000], Form::Text)] });
         let line = line.finish();
         let mut pieces = Pieces::default();
         pieces.raw("[");

@@ -18,6 +18,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
+use posthaste_api_types::message::Published;
 use posthaste_delivery::address::AddressKind;
 use posthaste_delivery::egress;
 use posthaste_engine::dedup;
@@ -36,22 +37,10 @@ use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What a publish answers for one message.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Published {
-    message_id: String,
-    /// Where it goes; told for the messages of a group.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    deduplicated: bool,
-}
-
-impl From<Accepted> for Published {
-    fn from(accepted: Accepted) -> Self {
-        Published { message_id: accepted.id.to_string(), url: None, deduplicated: accepted.deduplicated }
-    }
+/// The response about one message.
+pub(super) fn published(accepted: Accepted) -> Published {
+    let deduplicated = accepted.deduplicated;
+    Published { message_id: accepted.id.to_string(), deduplicated, ..Published::default() }
 }
 
 /// The answer to one publish: one message, or one for each endpoint of a group.
@@ -74,10 +63,10 @@ impl Answer {
     /// `None` if there are fewer messages than places, which cannot be.
     pub(super) fn new(places: AnsweredPlaces, accepted: &mut impl Iterator<Item = Accepted>) -> Option<Answer> {
         match places {
-            AnsweredPlaces::One => accepted.next().map(|accepted| Answer::One(accepted.into())),
+            AnsweredPlaces::One => accepted.next().map(|accepted| Answer::One(published(accepted))),
             AnsweredPlaces::Group(urls) => {
-                let published = urls.into_iter().zip(accepted);
-                let group = published.map(|(url, accepted)| Published { url: Some(url), ..accepted.into() });
+                let each = urls.into_iter().zip(accepted);
+                let group = each.map(|(url, accepted)| Published { url: Some(url), ..published(accepted) });
                 Some(Answer::Group(group.collect()))
             }
         }

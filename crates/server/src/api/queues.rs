@@ -12,6 +12,9 @@ use crate::core::{QueueSettings, in_time};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
+use posthaste_api_types::Done;
+use posthaste_api_types::message::Cancelled;
+use posthaste_api_types::queue as types;
 use posthaste_engine::limits::KEY_BYTES_MAX;
 use posthaste_engine::message::QueueKey;
 use posthaste_engine::queue::Queue;
@@ -20,7 +23,7 @@ use posthaste_wire::destination::is_name;
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::TenantId;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// A queue as it is asked for.
@@ -43,7 +46,7 @@ pub(super) async fn list(
     let page = params.name_page()?;
     let make = move |store: &dyn Store| {
         let Names { entries, next } = store.list_queues(tenant, &page)?;
-        let queues: Vec<Value> = with_lags(store, tenant, entries)?.iter().map(shape).collect();
+        let queues: Vec<types::Queue> = with_lags(store, tenant, entries)?.iter().map(shape).collect();
         Ok(Ok(Answer { json: Pieces::of(&queues).finish(), cursor: next }))
     };
     answer(&app, tenant, make).await
@@ -53,7 +56,7 @@ pub(super) async fn get(
     Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<types::Queue>, ApiError> {
     let name = checked_name(name)?;
     let wanted = name.clone();
     let find = move |store: &dyn Store| with_lags(store, tenant, store.queue(tenant, &wanted)?.into_iter().collect());
@@ -66,7 +69,7 @@ pub(super) async fn put(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let SmallRequest { body, .. } = read_small(&app, tenant, request).await?;
     // As an object first: a struct could be read from a list too.
     let object = serde_json::from_slice::<Map<String, Value>>(&body.bytes);
@@ -78,7 +81,7 @@ pub(super) async fn put(
     let parallelism = checked_parallelism(&app, wanted.parallelism.unwrap_or(1))?;
     let settings = QueueSettings { parallelism, paused: wanted.paused.unwrap_or(false) };
     app.core.put_queue(tenant, name, settings).await?;
-    Ok(Json(json!({})))
+    Ok(Json(Done {}))
 }
 
 /// Cancels the messages of a queue and forgets it. What is under way ends, and is not tried again.
@@ -87,7 +90,7 @@ pub(super) async fn delete(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Cancelled>, ApiError> {
     let name = checked_name(name)?;
     let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
     let cancelled = cancel_matching(&app, tenant, filter, usize::MAX).await?;
@@ -96,7 +99,7 @@ pub(super) async fn delete(
         async move { core.drop_queue(tenant, name).await }
     })
     .await?;
-    Ok(Json(json!({ "cancelled": cancelled })))
+    Ok(Json(Cancelled { cancelled: cancelled as u64, action_id: None }))
 }
 
 pub(super) async fn pause(
@@ -104,7 +107,7 @@ pub(super) async fn pause(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     set_paused(&app, caller, name, true).await
 }
 
@@ -113,14 +116,14 @@ pub(super) async fn resume(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     set_paused(&app, caller, name, false).await
 }
 
-async fn set_paused(app: &App, caller: Writer, name: String, paused: bool) -> Result<Json<Value>, ApiError> {
+async fn set_paused(app: &App, caller: Writer, name: String, paused: bool) -> Result<Json<Done>, ApiError> {
     let name = checked_name(name)?;
     match app.core.pause_queue(caller.tenant, name.clone(), paused).await? {
-        true => Ok(Json(json!({}))),
+        true => Ok(Json(Done {})),
         false => Err(absent(&name)),
     }
 }
@@ -157,13 +160,13 @@ fn with_lags(store: &dyn Store, tenant: TenantId, mut queues: Vec<Queue>) -> Res
 }
 
 /// A.4: a queue.
-fn shape((queue, lag): &(Queue, u64)) -> Value {
-    json!({
-        "name": queue.name,
-        "parallelism": queue.parallelism,
-        "paused": queue.paused,
-        "lag": lag,
-        "createdAt": queue.created_at.as_millis(),
-        "updatedAt": queue.updated_at.as_millis(),
-    })
+fn shape((queue, lag): &(Queue, u64)) -> types::Queue {
+    types::Queue {
+        name: queue.name.clone(),
+        parallelism: queue.parallelism,
+        paused: queue.paused,
+        lag: *lag,
+        created_at: queue.created_at,
+        updated_at: queue.updated_at,
+    }
 }

@@ -5,15 +5,15 @@ use super::body::Unread;
 use super::error::ApiError;
 use super::pieces::Pieces;
 use super::response::answer;
-use super::shape::{Object, put, put_text_or_base64};
+use super::shape::text_or_base64;
 use super::viewer::Viewer;
 use crate::app::App;
 use crate::receiver::{Received, SignatureCheck};
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
+use posthaste_api_types::receiver::{Cleared, ReceivedDelivery, SignatureVerdict, TestReceiver};
 use posthaste_store::Store;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(super) async fn get(caller: Reader, State(app): State<Arc<App>>) -> Result<Response, ApiError> {
@@ -22,8 +22,8 @@ pub(super) async fn get(caller: Reader, State(app): State<Arc<App>>) -> Result<R
     let url = inboxes.url(viewer.tenant).ok_or_else(off)?;
     let make = move |_: &dyn Store| {
         let received = inboxes.received(viewer.tenant);
-        let deliveries: Vec<Object> = received.iter().map(|received| shape(received, &viewer)).collect();
-        Ok(Ok(Pieces::of(&json!({ "url": url, "deliveries": deliveries })).into()))
+        let deliveries = received.iter().map(|received| shape(received, &viewer)).collect();
+        Ok(Ok(Pieces::of(&TestReceiver { url: url.clone(), deliveries }).into()))
     };
     answer(&app, viewer.tenant, make).await
 }
@@ -32,40 +32,33 @@ pub(super) async fn forget(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Cleared>, ApiError> {
     let inboxes = app.inboxes.as_deref().ok_or_else(off)?;
-    Ok(Json(json!({ "deleted": inboxes.forget(tenant) })))
+    Ok(Json(Cleared { deleted: inboxes.forget(tenant) as u64 }))
 }
 
 fn off() -> ApiError {
     ApiError::not_found("the test receiver is off; set console_receiver = true to turn it on")
 }
 
-fn shape(received: &Received, viewer: &Viewer) -> Object {
-    let mut object = Object::new();
-    put(&mut object, "time", received.at.as_millis());
-    if let Some(id) = received.message {
-        put(&mut object, "messageId", id.to_string());
+fn shape(received: &Received, viewer: &Viewer) -> ReceivedDelivery {
+    let (body, body_base64) = text_or_base64(&received.body);
+    ReceivedDelivery {
+        time: received.at,
+        message_id: received.message.map(|id| id.to_string()),
+        attempt: received.attempt.into(),
+        method: received.method.as_str().to_owned(),
+        script: received.script.clone(),
+        answer: received.answer.to_string(),
+        header: viewer.received_headers(&received.headers),
+        body,
+        body_base64,
+        body_bytes: received.body_bytes,
+        is_cut: received.is_cut(),
+        signature: signature(received.signature),
     }
-    put(&mut object, "attempt", received.attempt);
-    put(&mut object, "method", received.method.as_str());
-    put(&mut object, "script", received.script.as_str());
-    put(&mut object, "answer", received.answer.to_string());
-    put(&mut object, "header", viewer.received_headers(&received.headers));
-    put_text_or_base64(&mut object, "body", "bodyBase64", &received.body);
-    put(&mut object, "bodyBytes", received.body_bytes);
-    put(&mut object, "isCut", received.is_cut());
-    put(&mut object, "signature", signature(received.signature));
-    object
 }
 
-fn signature(check: SignatureCheck) -> Value {
-    let mut object = json!({ "isValid": check.problem().is_none() });
-    if let Some(key) = check.key() {
-        object["key"] = key.into();
-    }
-    if let Some(problem) = check.problem() {
-        object["problem"] = problem.into();
-    }
-    object
+fn signature(check: SignatureCheck) -> SignatureVerdict {
+    SignatureVerdict { is_valid: check.problem().is_none(), key: check.key(), problem: check.problem().map(Into::into) }
 }

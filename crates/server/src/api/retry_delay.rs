@@ -6,12 +6,12 @@ use super::params::Params;
 use crate::app::App;
 use axum::Json;
 use axum::extract::State;
+use posthaste_api_types::retry_plan::{PlannedAttempt, RetryPlan};
 use posthaste_engine::retry::{JITTER_SHARE, planned_delays_ms};
 use posthaste_wire::retry_delay::RetryDelay;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn plan(_: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, ApiError> {
+pub(super) async fn plan(_: Reader, State(app): State<Arc<App>>, params: Params) -> Result<Json<RetryPlan>, ApiError> {
     params.only(&["expression", "retries"])?;
     let retries = match params.one("retries")? {
         None => app.config.quotas.retries_default(),
@@ -32,17 +32,13 @@ pub(super) async fn plan(_: Reader, State(app): State<Arc<App>>, params: Params)
     Ok(Json(shape(text, expression.as_ref(), retries)))
 }
 
-fn shape(text: Option<&str>, expression: Option<&RetryDelay>, retries: u32) -> Value {
+fn shape(text: Option<&str>, expression: Option<&RetryDelay>, retries: u32) -> RetryPlan {
     let mut at_ms: u64 = 0;
-    let mut attempts = vec![json!({ "delayMs": 0, "atMs": 0 })];
+    let mut attempts = vec![PlannedAttempt { delay_ms: 0, at_ms: 0 }];
     for delay_ms in planned_delays_ms(expression, retries) {
         at_ms += delay_ms;
-        attempts.push(json!({ "delayMs": delay_ms, "atMs": at_ms }));
+        attempts.push(PlannedAttempt { delay_ms, at_ms });
     }
     let jitter = if expression.is_some() { 0.0 } else { JITTER_SHARE };
-    let mut plan = json!({ "retries": retries, "attempts": attempts, "givesUpAtMs": at_ms, "jitter": jitter });
-    if let Some(text) = text {
-        plan["expression"] = text.into();
-    }
-    plan
+    RetryPlan { retries, expression: text.map(str::to_owned), attempts, gives_up_at_ms: at_ms, jitter }
 }

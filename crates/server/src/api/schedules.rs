@@ -9,7 +9,7 @@ use super::publish::{
     ANSWER_BYTES, CRON, Refusal, Sent, checked_spec, expression_checks, refuse_when_disk_is_low, rest_of, store,
 };
 use super::response::{Answer, answer, room_before_storing, stored};
-use super::shape::{Shaped, put};
+use super::shape::Shaped;
 use super::{cron, shape, storing};
 use crate::app::App;
 use crate::clock::random;
@@ -18,14 +18,16 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use posthaste_api_types::Done;
+use posthaste_api_types::schedule::{self as types, FiredMessage, ScheduleId, ScheduleMessageState, ScheduleRun};
 use posthaste_engine::event;
 use posthaste_engine::message::MessageSpec;
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
+use posthaste_engine::shard::Accepted;
 use posthaste_store::{ListedSchedule, MessageRecord, Names, Part, Store, StoreError};
 use posthaste_wire::destination::is_name;
 use posthaste_wire::header;
 use posthaste_wire::id::{MessageId, TenantId};
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A bare list, as the SDKs read it; a header says where the next page begins.
@@ -35,12 +37,12 @@ pub(super) async fn list(caller: Reader, State(app): State<Arc<App>>, params: Pa
     let make = move |store: &dyn Store| {
         let Names { entries, next } = store.schedules(viewer.tenant, &page)?;
         let mut pieces = Pieces::default();
-        let shape = |listed: ListedSchedule| -> Result<Shaped, StoreError> {
+        let shape = |listed: ListedSchedule| -> Result<Shaped<types::Schedule>, StoreError> {
             let states = last_states(store, &listed.schedule)?;
             let mut shaped = shape::schedule(&listed.schedule, &states, trim, now, &viewer);
             if listed.is_without_body() && page.part == Part::Whole {
-                put(&mut shaped.object, "bodyOmitted", true);
-                put(&mut shaped.object, "bodyBytes", listed.body_bytes);
+                shaped.object.body_omitted = true;
+                shaped.object.body_bytes = Some(listed.body_bytes as u64);
             }
             Ok(shaped)
         };
@@ -114,7 +116,7 @@ async fn reschedule(app: &Arc<App>, tenant: TenantId, request: Request, id: Stri
     let mut given = parts.headers.get_all(CRON).iter();
     let (Some(expression), None) = (given.next(), given.next()) else { return Err(no_cron()) };
     match app.core.reschedule(tenant, id.clone(), cron::read(app, expression.as_bytes())?).await? {
-        true => Ok(Json(json!({ "scheduleId": id })).into_response()),
+        true => Ok(Json(ScheduleId { schedule_id: id }).into_response()),
         false => Err(absent(&id)),
     }
 }
@@ -146,9 +148,9 @@ async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, Api
     let bytes = urls.iter().map(|url| url.len() + ANSWER_BYTES).sum();
     let answer_room = room_before_storing(app, tenant, bytes, &mut room.waited).await?;
     let accepted = store(app, tenant, messages, room).await?;
-    let made =
-        accepted.iter().zip(urls).map(|(accepted, url)| json!({ "messageId": accepted.id.to_string(), "url": url }));
-    let made = json!({ "scheduleId": id, "messages": made.collect::<Vec<_>>() });
+    let made = |(accepted, url): (&Accepted, String)| FiredMessage { message_id: accepted.id.to_string(), url };
+    let messages = accepted.iter().zip(urls).map(made).collect();
+    let made = ScheduleRun { schedule_id: id.to_owned(), messages };
     Ok(stored(StatusCode::CREATED, made, answer_room).await)
 }
 
@@ -157,10 +159,10 @@ pub(super) async fn delete(
     State(app): State<Arc<App>>,
     uri: Uri,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let id = id_of(&uri);
     match app.core.drop_schedule(tenant, id.clone()).await? {
-        true => Ok(Json(json!({}))),
+        true => Ok(Json(Done {})),
         false => Err(absent(&id)),
     }
 }
@@ -192,12 +194,12 @@ pub(super) async fn make(app: &App, sent: Sent) -> Result<Response, ApiError> {
     let state = ScheduleState::default();
     let schedule = Schedule { tenant: publisher.tenant, id: id.clone(), plan, body: body.bytes, state };
     app.core.put_schedule(schedule, room).await?;
-    Ok((StatusCode::CREATED, Json(json!({ "scheduleId": id }))).into_response())
+    Ok((StatusCode::CREATED, Json(ScheduleId { schedule_id: id })).into_response())
 }
 
 async fn switch(app: &App, tenant: TenantId, id: &str, paused: bool) -> Result<Response, ApiError> {
     match app.core.pause_schedule(tenant, id.to_owned(), paused).await? {
-        true => Ok(Json(json!({})).into_response()),
+        true => Ok(Json(Done {}).into_response()),
         false => Err(absent(id)),
     }
 }
@@ -242,21 +244,21 @@ fn absent(id: &str) -> ApiError {
 
 /// What became of the messages of the last firing, in the words of the protocol. Those whose history is over
 /// are left out.
-fn last_states(store: &dyn Store, schedule: &Schedule) -> Result<Vec<(MessageId, &'static str)>, StoreError> {
+fn last_states(store: &dyn Store, schedule: &Schedule) -> Result<Vec<(MessageId, ScheduleMessageState)>, StoreError> {
     let mut states = Vec::new();
     for id in &schedule.state.last_messages {
         if let Some(record) = store.message(schedule.tenant, *id, Part::Head)? {
-            states.push((*id, state_name(&record)));
+            states.push((*id, state_of(&record)));
         }
     }
     Ok(states)
 }
 
-fn state_name(record: &MessageRecord) -> &'static str {
+fn state_of(record: &MessageRecord) -> ScheduleMessageState {
     match record.final_state {
-        None => "IN_PROGRESS",
-        Some(event::State::Delivered) => "SUCCESS",
-        Some(_) => "FAIL",
+        None => ScheduleMessageState::InProgress,
+        Some(event::State::Delivered) => ScheduleMessageState::Success,
+        Some(_) => ScheduleMessageState::Fail,
     }
 }
 

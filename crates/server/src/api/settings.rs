@@ -8,28 +8,29 @@ use crate::config::{Config, Mode, Shown, Source};
 use crate::tenants::{Scope, TokenUse};
 use axum::Json;
 use axum::extract::State;
+use posthaste_api_types::settings::{ServerMode, Setting, SettingSource, Settings, Token, TokenScope};
 use posthaste_wire::id::TenantId;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 pub(super) async fn get(
     Reader { tenant, scope }: Reader,
     State(app): State<Arc<App>>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Settings>, ApiError> {
     let mode = match app.config.mode {
-        Mode::Dev => "dev",
-        Mode::Serve => "serve",
+        Mode::Dev => ServerMode::Dev,
+        Mode::Serve => ServerMode::Serve,
     };
     let shown = if is_operator(&app.config, scope) { app.config.shown() } else { app.config.shown_to_tenants() };
     let started_at = app.clock.now().minus_millis(app.clock.uptime().as_millis() as u64);
-    Ok(Json(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "mode": mode,
-        "startedAt": started_at.as_millis(),
-        "tenant": name_of(&app, tenant),
-        "tokens": app.tokens.of(tenant).into_iter().map(token).collect::<Vec<_>>(),
-        "settings": shown.iter().map(|shown| setting(&app, shown)).collect::<Vec<_>>(),
-    })))
+    Ok(Json(Settings {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        mode,
+        started_at,
+        tenant: name_of(&app, tenant).to_owned(),
+        tokens: app.tokens.of(tenant).into_iter().map(token).collect(),
+        settings: shown.into_iter().map(|shown| setting(&app, shown)).collect(),
+    }))
 }
 
 /// In production that is the only tenant, with the token that may do everything.
@@ -42,30 +43,25 @@ fn name_of(app: &App, tenant: TenantId) -> &str {
     app.config.tenants.iter().find(|tenant| is_theirs(&tenant.name)).map_or("", |tenant| &tenant.name)
 }
 
-fn token(used: TokenUse<'_>) -> Value {
+fn token(used: TokenUse<'_>) -> Token {
     let scope = match used.scope {
-        Scope::Full => "full",
-        Scope::ReadOnly => "readOnly",
+        Scope::Full => TokenScope::Full,
+        Scope::ReadOnly => TokenScope::ReadOnly,
     };
-    let mut object = json!({ "name": used.name, "scope": scope });
-    if let Some(at) = used.last_used {
-        object["lastUsed"] = at.as_millis().into();
-    }
-    object
+    Token { name: used.name.to_owned(), scope, last_used: used.last_used }
 }
 
-fn setting(app: &App, shown: &Shown) -> Value {
+fn setting(app: &App, shown: Shown) -> Setting {
     let source = match app.config.sources.get(shown.name) {
-        None => "default",
-        Some(Source::Flag) => "flag",
-        Some(Source::Environment) => "environment",
-        Some(Source::File) => "file",
-        Some(Source::Given) => "given",
+        None => SettingSource::Default,
+        Some(Source::Flag) => SettingSource::Flag,
+        Some(Source::Environment) => SettingSource::Environment,
+        Some(Source::File) => SettingSource::File,
+        Some(Source::Given) => SettingSource::Given,
     };
-    let mut object = json!({ "name": shown.name, "source": source });
-    match &shown.value {
-        Ok(value) => object["value"] = json!(value),
-        Err(note) => object["note"] = note.as_str().into(),
-    }
-    object
+    let (value, note) = match shown.value {
+        Ok(value) => (Some(json!(value)), None),
+        Err(note) => (None, Some(note)),
+    };
+    Setting { name: shown.name.to_owned(), value, note, source }
 }

@@ -5,15 +5,20 @@
 use super::viewer::Viewer;
 use crate::config::Mode;
 use bytes::Bytes;
+use posthaste_api_types::HeaderLists;
+use posthaste_api_types::log::{Connection, LogLine, LogState};
+use posthaste_api_types::message::{self as types, DeduplicatedBy, Source, SourceKind, Terms};
+use posthaste_api_types::schedule::ScheduleMessageState;
 use posthaste_delivery::address;
-use posthaste_engine::event::{Event, EventDetail, Phases, Response, State};
-use posthaste_engine::message::{FlowSpec, Message, MessageSpec};
+use posthaste_engine::event::{Event, Phases, Response, State};
+use posthaste_engine::message::{CallbackSpec, CauseKind, DedupBy, FlowSpec, Message, MessageSpec};
 use posthaste_engine::schedule::{Schedule, ScheduleTarget};
 use posthaste_store::DeadLetterRecord;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
@@ -23,10 +28,10 @@ pub(super) type Object = Map<String, Value>;
 /// A shorter body is a value like any other; a longer one is kept as it is and written when it is sent.
 const LARGE_BYTES: usize = 4 * 1024;
 
-/// A JSON object whose large members are not JSON yet.
+/// An object whose large members are not JSON yet.
 #[derive(Debug, Default)]
-pub(super) struct Shaped {
-    pub(super) object: Object,
+pub(super) struct Shaped<T = Object> {
+    pub(super) object: T,
     pub(super) large: Vec<Large>,
 }
 
@@ -56,27 +61,57 @@ impl Shaped {
         object.into()
     }
 
-    fn put_bytes(&mut self, name: &'static str, bytes: Bytes, form: Form) {
-        match bytes.len() > LARGE_BYTES {
-            true => self.large.push(Large { name, bytes, form }),
-            false => put(&mut self.object, name, inline(&bytes, form)),
-        }
-    }
-
     /// Text as it is, anything else as base64 under another name, nothing when empty.
     pub(super) fn put_text_or_base64(&mut self, text_name: &'static str, base64_name: &'static str, bytes: Bytes) {
-        match std::str::from_utf8(&bytes) {
-            _ if bytes.is_empty() => {}
-            Ok(_) => self.put_bytes(text_name, bytes, Form::Text),
-            Err(_) => self.put_bytes(base64_name, bytes, Form::Base64),
+        let (name, form) = if is_text(&bytes) { (text_name, Form::Text) } else { (base64_name, Form::Base64) };
+        let member = Member::of(name, bytes, form);
+        if let Some(text) = member.inline {
+            put(&mut self.object, name, text);
+        }
+        self.large.extend(member.large);
+    }
+}
+
+impl<T> From<T> for Shaped<T> {
+    fn from(object: T) -> Self {
+        Shaped { object, large: Vec::new() }
+    }
+}
+
+/// Bytes as a member of an object: within it when they are short, and after its other members when they are large.
+struct Member {
+    inline: Option<String>,
+    large: Option<Large>,
+}
+
+impl Member {
+    fn of(name: &'static str, bytes: Bytes, form: Form) -> Member {
+        match bytes.len() {
+            0 => Member { inline: None, large: None },
+            1..=LARGE_BYTES => Member { inline: Some(inline(&bytes, form)), large: None },
+            _ => Member { inline: None, large: Some(Large { name, bytes, form }) },
         }
     }
 }
 
-impl From<Object> for Shaped {
-    fn from(object: Object) -> Self {
-        Shaped { object, large: Vec::new() }
+/// A body as messages and schedules have it: as text, or as base64 under another name.
+struct Body {
+    text: Option<String>,
+    base64: Option<String>,
+    large: Vec<Large>,
+}
+
+impl Body {
+    fn of(bytes: Bytes) -> Body {
+        let (name, form) = if is_text(&bytes) { ("body", Form::Text) } else { ("bodyBase64", Form::Base64) };
+        let Member { inline, large } = Member::of(name, bytes, form);
+        let (text, base64) = if form == Form::Text { (inline, None) } else { (None, inline) };
+        Body { text, base64, large: large.into_iter().collect() }
     }
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok()
 }
 
 fn inline(bytes: &[u8], form: Form) -> String {
@@ -86,51 +121,54 @@ fn inline(bytes: &[u8], form: Form) -> String {
     }
 }
 
+/// Text as it is, or anything else as base64; neither when empty.
+pub(super) fn text_or_base64(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        _ if bytes.is_empty() => (None, None),
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(base64(bytes))),
+    }
+}
+
 /// A.1: a message.
-pub(super) fn message(message: &Message, trim_body: Option<usize>, viewer: &Viewer) -> Shaped {
+pub(super) fn message(message: &Message, trim_body: Option<usize>, viewer: &Viewer) -> Shaped<types::Message> {
     let spec = &message.spec;
-    let mut object = Object::new();
-    put(&mut object, "messageId", message.id.to_string());
-    put(&mut object, "url", url_of(spec));
-    put(&mut object, "method", spec.method.as_str());
-    put(&mut object, "maxRetries", spec.retries);
-    put(&mut object, "notBefore", message.not_before.as_millis());
-    put(&mut object, "createdAt", message.created_at.as_millis());
-    put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, spec, viewer);
-    put_labels(&mut object, spec);
-    put_sources(&mut object, message);
-    put_flow(&mut object, spec.flow.as_ref());
-    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"], viewer);
-    if let Some(expression) = &spec.retry_delay {
-        put(&mut object, "retryDelayExpression", expression.as_str());
-    }
-    if let Some(millis) = spec.timeout_ms {
-        put(&mut object, "timeout", millis.div_ceil(1_000));
-    }
-    let mut shaped = Shaped::from(object);
-    let body = shown_body(&message.body, trim_body, viewer, || viewer.hides_body(message));
-    shaped.put_text_or_base64("body", "bodyBase64", body);
-    shaped
+    let shown = shown_body(&message.body, trim_body, viewer, || viewer.hides_body(message));
+    let Body { text, base64, large } = Body::of(shown);
+    let object = types::Message {
+        message_id: message.id.to_string(),
+        created_at: message.created_at,
+        not_before: message.not_before,
+        source: source(message),
+        terms: terms(spec, spec.timeout_ms.map(|millis| millis.div_ceil(1_000)), viewer),
+        callback_header: callback_headers(spec, spec.callback.as_deref(), viewer),
+        failure_callback_header: callback_headers(spec, spec.failure_callback.as_deref(), viewer),
+        body: text,
+        body_base64: base64,
+    };
+    Shaped { object, large }
 }
 
 /// A.2: a dead letter.
-pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>, viewer: &Viewer) -> Shaped {
-    let mut shaped = message(&record.message, trim_body, viewer);
-    let object = &mut shaped.object;
+pub(super) fn dead_letter(
+    record: &DeadLetterRecord,
+    trim_body: Option<usize>,
+    viewer: &Viewer,
+) -> Shaped<types::DeadLetter> {
+    let Shaped { object, large } = message(&record.message, trim_body, viewer);
     let letter = &record.letter;
-    put(object, "dlqId", letter.dlq_id.to_string());
-    put(object, "responseStatus", letter.response.as_ref().map_or(0, |response| response.status));
-    if let Some(error) = &letter.error {
-        put(object, "error", error.as_str());
-    }
-    if let Some(response) = &letter.response {
-        if !response.headers.is_empty() {
-            put(object, "responseHeader", viewer.received_headers(&response.headers));
-        }
-        put_text_or_base64(object, "responseBody", "responseBodyBase64", kept_body(response));
-    }
-    shaped
+    let response = letter.response.as_ref();
+    let (response_body, response_body_base64) = response.map_or((None, None), |it| text_or_base64(kept_body(it)));
+    let object = types::DeadLetter {
+        dlq_id: letter.dlq_id.to_string(),
+        message: object,
+        error: letter.error.clone(),
+        response_status: response.map_or(0, |response| response.status),
+        response_header: response.map(|response| viewer.received_headers(&response.headers)).unwrap_or_default(),
+        response_body,
+        response_body_base64,
+    };
+    Shaped { object, large }
 }
 
 /// Where a message goes, in the words of its publisher; earlier releases have stored where a built-in API led.
@@ -141,96 +179,107 @@ pub(super) fn url_of(spec: &MessageSpec) -> Cow<'_, str> {
     }
 }
 
-/// A.3: a schedule. `last_states` says what became of the messages of its last firing.
+/// A.3: a schedule. `last_states` has the states of the messages of its last firing.
 pub(super) fn schedule(
     schedule: &Schedule,
-    last_states: &[(MessageId, &str)],
+    last_states: &[(MessageId, ScheduleMessageState)],
     trim_body: Option<usize>,
     now: Timestamp,
     viewer: &Viewer,
-) -> Shaped {
+) -> Shaped<posthaste_api_types::schedule::Schedule> {
     let Schedule { id, plan, state, body, .. } = schedule;
     let spec = &plan.spec;
     let destination = match (&plan.destination, &spec.api) {
         (ScheduleTarget::Url(_), Some(api)) => format!("api/{api}"),
         (ScheduleTarget::Url(destination) | ScheduleTarget::Group(destination), _) => destination.clone(),
     };
-    let mut object = Object::new();
-    put(&mut object, "scheduleId", id.as_str());
-    put(&mut object, "cron", schedule.cron_text());
-    put(&mut object, "destination", destination);
-    put(&mut object, "method", spec.method.as_str());
-    put(&mut object, "createdAt", plan.created_at.as_millis());
-    put(&mut object, "retries", spec.retries);
-    put(&mut object, "isPaused", state.paused);
-    put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, spec, viewer);
-    put_labels(&mut object, spec);
-    put_flow(&mut object, spec.flow.as_ref());
-    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"], viewer);
-    put_redaction(&mut object, spec);
-    let texts = [("queueName", &spec.queue), ("retryDelayExpression", &spec.retry_delay), ("error", &state.error)];
-    for (name, text) in texts {
-        if let Some(text) = text {
-            put(&mut object, name, text.as_str());
-        }
-    }
-    for (name, millis) in [("delay", plan.delay_ms.filter(|millis| *millis > 0)), ("timeout", spec.timeout_ms)] {
-        if let Some(millis) = millis {
-            put(&mut object, name, millis.div_ceil(1_000));
-        }
-    }
-    for (name, time) in [("lastScheduleTime", state.last), ("nextScheduleTime", schedule.next_shown(now))] {
-        if let Some(time) = time {
-            put(&mut object, name, time.as_millis());
-        }
-    }
-    if !last_states.is_empty() {
-        let states: Object = last_states.iter().map(|(id, state)| (id.to_string(), (*state).into())).collect();
-        put(&mut object, "lastScheduleStates", states);
-    }
-    let mut shaped = Shaped::from(object);
-    shaped.put_text_or_base64("body", "bodyBase64", shown_body(body, trim_body, viewer, || spec.redact.body));
-    shaped
+    let Body { text, base64, large } = Body::of(shown_body(body, trim_body, viewer, || spec.redact.body));
+    let redacted = |redact: &RedactFields| (!redact.is_none()).then(|| redact.to_string());
+    let of_callback = |callback: Option<&CallbackSpec>| redacted(&callback?.redact);
+    let object = posthaste_api_types::schedule::Schedule {
+        schedule_id: id.clone(),
+        cron: schedule.cron_text().to_owned(),
+        destination,
+        created_at: plan.created_at,
+        retries: spec.retries,
+        is_paused: state.paused,
+        terms: terms(spec, spec.timeout_ms.map(|millis| millis.div_ceil(1_000)), viewer),
+        callback_header: callback_headers(spec, spec.callback.as_deref(), viewer),
+        failure_callback_header: callback_headers(spec, spec.failure_callback.as_deref(), viewer),
+        redact_fields: redacted(&spec.redact),
+        callback_redact_fields: of_callback(spec.callback.as_deref()),
+        failure_callback_redact_fields: of_callback(spec.failure_callback.as_deref()),
+        delay: plan.delay_ms.filter(|millis| *millis > 0).map(|millis| millis.div_ceil(1_000)),
+        last_schedule_time: state.last,
+        next_schedule_time: schedule.next_shown(now),
+        last_schedule_states: last_states.iter().map(|(id, state)| (id.to_string(), *state)).collect(),
+        error: state.error.clone(),
+        body: text,
+        body_base64: base64,
+        body_omitted: false,
+        body_bytes: None,
+    };
+    Shaped { object, large }
 }
 
 /// A.6: a log line. Both spellings of names on which the documentation and the SDKs disagree are sent.
-pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, mode: Mode, viewer: &Viewer) -> Shaped {
-    let spec = &message.spec;
-    let mut object = Object::new();
-    put(&mut object, "time", event.at.as_millis());
-    put(&mut object, "state", event.state.name());
-    put(&mut object, "messageId", event.id.to_string());
-    put(&mut object, "url", url_of(spec));
-    put(&mut object, "method", spec.method.as_str());
-    put(&mut object, "maxRetries", spec.retries);
-    put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, spec, viewer);
-    put_labels(&mut object, spec);
-    put_sources(&mut object, message);
-    put_flow(&mut object, spec.flow.as_ref());
-    put_callbacks(&mut object, spec, ["callbackHeaders", "failureCallbackHeaders"], viewer);
-    if let Some(expression) = &spec.retry_delay {
-        put(&mut object, "retryDelayExpr", expression.as_str());
-        put(&mut object, "retryDelayExpression", expression.as_str());
+pub(super) fn event(
+    event: &Event,
+    message: &Message,
+    trim_body: Option<usize>,
+    mode: Mode,
+    viewer: &Viewer,
+) -> Shaped<LogLine> {
+    let (spec, detail) = (&message.spec, &event.detail);
+    let is_attempt =
+        matches!(event.state, State::Active | State::Error | State::Retry | State::Delivered | State::Failed);
+    let shown = shown_body(&message.body, trim_body, viewer, || viewer.hides_body(message));
+    let Member { inline: body, large } = Member::of("body", shown, Form::Base64);
+    let terms = terms(spec, spec.timeout_ms, viewer);
+    let response = detail.response.as_ref();
+    let headers = response.map(|response| viewer.received_headers(&response.headers)).unwrap_or_default();
+    let object = LogLine {
+        time: event.at,
+        state: log_state(event.state),
+        message_id: event.id.to_string(),
+        source: source(message),
+        callback_headers: callback_headers(spec, spec.callback.as_deref(), viewer),
+        failure_callback_headers: callback_headers(spec, spec.failure_callback.as_deref(), viewer),
+        retry_delay_expr: terms.retry_delay_expression.clone(),
+        terms,
+        body,
+        attempt: is_attempt.then(|| u64::from(detail.retried) + 1),
+        next_delivery_time: detail.next_due,
+        error: detail.error.clone(),
+        dlq_id: detail.dlq_id.clone(),
+        duration: detail.duration_ms,
+        connection: detail.phases().map(|phases| {
+            let address = phases.address.filter(|address| spec.api.is_none() && may_be_told(*address, mode));
+            connection(&phases, address)
+        }),
+        response_status: response.map(|response| response.status),
+        response_header: headers.clone(),
+        response_headers: headers,
+        response_body: response.and_then(|response| {
+            let (text, base64) = text_or_base64(kept_body(response));
+            text.or(base64)
+        }),
+    };
+    Shaped { object, large: large.into_iter().collect() }
+}
+
+/// A state of the engine, as log lines name it.
+pub(super) fn log_state(state: State) -> LogState {
+    match state {
+        State::Created => LogState::Created,
+        State::Active => LogState::Active,
+        State::Error => LogState::Error,
+        State::Retry => LogState::Retry,
+        State::Delivered => LogState::Delivered,
+        State::Failed => LogState::Failed,
+        State::CancelRequested => LogState::CancelRequested,
+        State::Canceled => LogState::Canceled,
     }
-    if let Some(millis) = spec.timeout_ms {
-        put(&mut object, "timeout", millis);
-    }
-    if matches!(event.state, State::Active | State::Error | State::Retry | State::Delivered | State::Failed) {
-        put(&mut object, "attempt", u64::from(event.detail.retried) + 1);
-    }
-    put_detail(&mut object, &event.detail, viewer);
-    if let Some(phases) = event.detail.phases() {
-        let address = phases.address.filter(|address| spec.api.is_none() && may_be_told(*address, mode));
-        put(&mut object, "connection", connection(&phases, address));
-    }
-    let mut shaped = Shaped::from(object);
-    let body = shown_body(&message.body, trim_body, viewer, || viewer.hides_body(message));
-    if !body.is_empty() {
-        shaped.put_bytes("body", body, Form::Base64);
-    }
-    shaped
 }
 
 /// Where tenants and operators are not the same people, the addresses of a network are its operator's own.
@@ -238,57 +287,15 @@ fn may_be_told(address: SocketAddr, mode: Mode) -> bool {
     mode == Mode::Dev || address::kind(address.ip()).is_none()
 }
 
-fn put_detail(object: &mut Object, detail: &EventDetail, viewer: &Viewer) {
-    if let Some(due) = detail.next_due {
-        put(object, "nextDeliveryTime", due.as_millis());
-    }
-    if let Some(error) = &detail.error {
-        put(object, "error", error.as_str());
-    }
-    if let Some(dlq_id) = &detail.dlq_id {
-        put(object, "dlqId", dlq_id.as_str());
-    }
-    if let Some(millis) = detail.duration_ms {
-        put(object, "duration", millis);
-    }
-    if let Some(response) = &detail.response {
-        put_response(object, response, viewer);
-    }
-}
-
 /// How an attempt reached its receiver, and what that took.
-fn connection(phases: &Phases, address: Option<SocketAddr>) -> Value {
-    let mut object = Object::new();
-    put(&mut object, "reused", phases.reused);
-    if let Some(address) = address {
-        put(&mut object, "address", address.to_string());
-    }
-    let spent = [
-        ("dnsMicros", phases.dns_us),
-        ("connectMicros", phases.connect_us),
-        ("tlsMicros", phases.tls_us),
-        ("firstByteMicros", phases.first_byte_us),
-    ];
-    for (name, micros) in spent {
-        if let Some(micros) = micros {
-            put(&mut object, name, micros);
-        }
-    }
-    object.into()
-}
-
-fn put_response(object: &mut Object, response: &Response, viewer: &Viewer) {
-    put(object, "responseStatus", response.status);
-    if !response.headers.is_empty() {
-        let headers = viewer.received_headers(&response.headers);
-        put(object, "responseHeaders", headers.clone());
-        put(object, "responseHeader", headers);
-    }
-    let body = kept_body(response);
-    match std::str::from_utf8(body) {
-        _ if body.is_empty() => {}
-        Ok(text) => put(object, "responseBody", text),
-        Err(_) => put(object, "responseBody", base64(body)),
+fn connection(phases: &Phases, address: Option<SocketAddr>) -> Connection {
+    Connection {
+        reused: phases.reused,
+        address: address.map(|address| address.to_string()),
+        dns_micros: phases.dns_us,
+        connect_micros: phases.connect_us,
+        tls_micros: phases.tls_us,
+        first_byte_micros: phases.first_byte_us,
     }
 }
 
@@ -313,46 +320,59 @@ pub(super) fn put(object: &mut Object, name: &str, value: impl Into<Value>) {
     object.insert(name.to_owned(), value.into());
 }
 
-/// Text as it is, anything else as base64 under another name, nothing when empty.
-pub(super) fn put_text_or_base64(object: &mut Object, text_name: &str, base64_name: &str, bytes: &[u8]) {
-    match std::str::from_utf8(bytes) {
-        _ if bytes.is_empty() => {}
-        Ok(text) => put(object, text_name, text),
-        Err(_) => put(object, base64_name, base64(bytes)),
+/// How a message or the messages of a schedule are delivered. The unit of the timeout is not the same everywhere.
+fn terms(spec: &MessageSpec, timeout: Option<u64>, viewer: &Viewer) -> Terms {
+    let flow = spec.flow.as_ref();
+    Terms {
+        callback: spec.callback.as_ref().map(|callback| callback.url.clone()),
+        caller_ip: spec.caller_ip.clone(),
+        failure_callback: spec.failure_callback.as_ref().map(|callback| callback.url.clone()),
+        flow_control_key: flow.map(|flow| flow.key.clone()),
+        header: viewer.sent_headers(&spec.headers, &spec.redact),
+        label: spec.labels.first().cloned(),
+        labels: spec.labels.clone(),
+        method: spec.method.as_str().to_owned(),
+        parallelism: flow.and_then(|flow| flow.parallelism),
+        // It is told even if nothing but the parallelism is limited.
+        period: flow.map(|flow| flow.period_ms.div_ceil(1_000)),
+        queue_name: spec.queue.clone(),
+        rate: flow.and_then(|flow| flow.rate),
+        retry_delay_expression: spec.retry_delay.clone(),
+        timeout,
     }
 }
 
-fn put_headers(object: &mut Object, spec: &MessageSpec, viewer: &Viewer) {
-    if !spec.headers.is_empty() {
-        put(object, "header", viewer.sent_headers(&spec.headers, &spec.redact));
-    }
-}
-
-/// What it was published to, put into or made by, besides its URL.
-fn put_sources(object: &mut Object, message: &Message) {
+/// Where a message goes, and what it was published to or made by.
+fn source(message: &Message) -> Source {
     let spec = &message.spec;
-    let sources = [
-        ("topicName", &spec.topic),
-        ("endpointName", &spec.endpoint),
-        ("queueName", &spec.queue),
-        ("scheduleId", &spec.schedule_id),
-        ("api", &spec.api),
-    ];
-    for (name, source) in sources {
-        if let Some(text) = source {
-            put(object, name, text.as_str());
-        }
+    Source {
+        api: spec.api.clone(),
+        deduplication: spec.dedup.map(|by| match by {
+            DedupBy::Id => DeduplicatedBy::Id,
+            DedupBy::Content => DeduplicatedBy::Content,
+        }),
+        endpoint_name: spec.endpoint.clone(),
+        max_retries: spec.retries,
+        schedule_id: spec.schedule_id.clone(),
+        schedule_run_by_hand: spec.by_hand,
+        source_kind: spec.cause.map(|cause| match cause.kind {
+            CauseKind::Callback => SourceKind::Callback,
+            CauseKind::FailureCallback => SourceKind::FailureCallback,
+            CauseKind::DlqRetry => SourceKind::DlqRetry,
+        }),
+        source_message_id: spec.cause.map(|cause| cause.id.to_string()),
+        topic_name: spec.topic.clone(),
+        url: url_of(spec).into_owned(),
     }
-    if let Some(cause) = spec.cause {
-        put(object, "sourceMessageId", cause.id.to_string());
-        put(object, "sourceKind", cause.kind.name());
-    }
-    if let Some(dedup) = spec.dedup {
-        put(object, "deduplication", dedup.name());
-    }
-    if spec.by_hand {
-        put(object, "scheduleRunByHand", true);
-    }
+}
+
+/// The headers that a callback will have.
+fn callback_headers(spec: &MessageSpec, callback: Option<&CallbackSpec>, viewer: &Viewer) -> HeaderLists {
+    let shown = |callback: &CallbackSpec| {
+        let redact = spec.redact.union(&callback.redact);
+        viewer.sent_headers(&callback.headers, &redact)
+    };
+    callback.filter(|callback| !callback.headers.is_empty()).map(shown).unwrap_or_default()
 }
 
 /// The flow-control key; its period is told even if nothing but the parallelism is limited.
@@ -367,51 +387,17 @@ pub(super) fn put_flow(object: &mut Object, flow: Option<&FlowSpec>) {
     }
 }
 
-/// The callbacks, and the headers they will have under these names.
-fn put_callbacks(object: &mut Object, spec: &MessageSpec, header_names: [&str; 2], viewer: &Viewer) {
-    let callbacks = [("callback", &spec.callback), ("failureCallback", &spec.failure_callback)];
-    for ((name, callback), header_name) in callbacks.into_iter().zip(header_names) {
-        let Some(callback) = callback else { continue };
-        put(object, name, callback.url.as_str());
-        if !callback.headers.is_empty() {
-            let redact = spec.redact.union(&callback.redact);
-            put(object, header_name, viewer.sent_headers(&callback.headers, &redact));
-        }
-    }
-}
-
-/// What a schedule and its callbacks hide, as their headers say it: whoever makes it again must not show more.
-fn put_redaction(object: &mut Object, spec: &MessageSpec) {
-    let fields = [
-        ("redactFields", Some(&spec.redact)),
-        ("callbackRedactFields", spec.callback.as_ref().map(|callback| &callback.redact)),
-        ("failureCallbackRedactFields", spec.failure_callback.as_ref().map(|callback| &callback.redact)),
-    ];
-    for (name, redact) in fields {
-        if let Some(redact) = redact.filter(|redact| !redact.is_none()) {
-            put(object, name, redact.to_string());
-        }
-    }
-}
-
-fn put_labels(object: &mut Object, spec: &MessageSpec) {
-    if let Some(first) = spec.labels.first() {
-        put(object, "label", first.as_str());
-        put(object, "labels", json!(spec.labels));
-    }
-}
-
 /// One list of values per name, one element per line, each as `shown` has it.
-pub(super) fn header_map(headers: &[(String, String)], shown: impl Fn(&str, &str) -> String) -> Value {
-    let mut map = Object::new();
+pub(super) fn header_lists(headers: &[(String, String)], shown: impl Fn(&str, &str) -> String) -> HeaderLists {
+    let mut lists = HeaderLists::new();
     for (name, value) in headers {
         let shown = shown(name, value);
-        match map.get_mut(name) {
-            Some(Value::Array(values)) => values.push(shown.into()),
-            _ => put(&mut map, name, json!([shown])),
+        match lists.get_mut(name) {
+            Some(values) => values.push(shown),
+            None => drop(lists.insert(name.clone(), vec![shown])),
         }
     }
-    map.into()
+    lists
 }
 
 /// The first bytes of a body, cut between characters where it is text.

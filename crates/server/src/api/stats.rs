@@ -4,23 +4,24 @@ use super::auth::Reader;
 use super::error::ApiError;
 use super::health::store_takes_writes;
 use super::response::{from_core, turn};
-use super::shape::{Object, put};
 use crate::app::App;
 use crate::core::CoreStats;
 use crate::data_dir;
 use crate::pulse::{Second, Seconds};
 use axum::Json;
 use axum::extract::State;
+use posthaste_api_types::stats::{
+    CountedEntries, Latency, MessageStats, NextFiring, RunStats, ScheduleStats, SecondStats, Stats, StorageStats,
+};
 use posthaste_store::Tally;
 use posthaste_wire::time::Timestamp;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Dead letters, runs, and messages that have not ended are counted up to here; of more it is told that there are at least
 /// so many.
 const COUNTED_MAX: u64 = 10_000;
 
-pub(super) async fn get(Reader { tenant, .. }: Reader, State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn get(Reader { tenant, .. }: Reader, State(app): State<Arc<App>>) -> Result<Json<Stats>, ApiError> {
     let turn = turn(&app, tenant).await?;
     let core = from_core(app.core.stats(tenant)).await?;
     let data_dir = app.config.data_dir.clone();
@@ -28,82 +29,65 @@ pub(super) async fn get(Reader { tenant, .. }: Reader, State(app): State<Arc<App
         move |store: &dyn posthaste_store::Store| Ok((store.tally(tenant, COUNTED_MAX)?, data_dir::usage(&data_dir)));
     let (tally, usage) = app.read_with(turn, read).await?;
     let now = app.clock.now();
-    let mut storage = Object::new();
-    put_some(&mut storage, "bytes", usage.bytes);
-    put_some(&mut storage, "freeBytes", usage.free_bytes);
-    put(&mut storage, "diskLow", app.disk_is_low());
-    put(&mut storage, "takesWrites", store_takes_writes(&app).await);
-    let mut answer = json!({
-        "time": now.as_millis(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "uptime": app.clock.uptime().as_millis() as u64,
-        "storage": storage,
-        "messages": messages(&core, &tally),
-        "dlq": counted("size", tally.dead_letters, tally.oldest_dead_letter),
-        "runs": runs(&tally),
-        "schedules": schedules(&core),
-        "seconds": seconds(&core.seconds),
-    });
-    if let Some((p50, p99)) = core.seconds.latency_ms {
-        answer["latency"] = json!({ "p50": p50, "p99": p99 });
-    }
-    Ok(Json(answer))
+    let storage = StorageStats {
+        bytes: usage.bytes,
+        free_bytes: usage.free_bytes,
+        disk_low: app.disk_is_low(),
+        takes_writes: store_takes_writes(&app).await,
+    };
+    Ok(Json(Stats {
+        time: now,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime: app.clock.uptime().as_millis() as u64,
+        storage,
+        messages: messages(&core, &tally),
+        dlq: counted(tally.dead_letters, tally.oldest_dead_letter),
+        runs: RunStats {
+            live: tally.live_runs,
+            has_more: tally.live_runs >= COUNTED_MAX,
+            dlq: counted(tally.failed_runs, tally.oldest_failed_run),
+        },
+        schedules: schedules(&core),
+        latency: core.seconds.latency_ms.map(|(p50, p99)| Latency { p50: p50.into(), p99: p99.into() }),
+        seconds: seconds(&core.seconds),
+    }))
 }
 
-fn messages(core: &CoreStats, tally: &Tally) -> Object {
+fn messages(core: &CoreStats, tally: &Tally) -> MessageStats {
     let waiting = &core.waiting;
-    let mut object = Object::new();
-    put(&mut object, "live", tally.live_messages);
-    put(&mut object, "liveHasMore", tally.more_live_messages);
-    put(&mut object, "inFlight", core.in_flight);
-    put(&mut object, "waiting", waiting.count);
-    put(&mut object, "waitingHasMore", waiting.has_more || waiting.is_partial);
-    put_some(&mut object, "oldestDue", waiting.oldest_due.map(Timestamp::as_millis));
-    put(&mut object, "pausedQueues", waiting.paused_queues);
-    put(&mut object, "pausedFlowControlKeys", waiting.paused_flows);
-    put(&mut object, "partial", waiting.is_partial);
-    object
+    MessageStats {
+        live: tally.live_messages,
+        live_has_more: tally.more_live_messages,
+        in_flight: core.in_flight as u64,
+        waiting: waiting.count,
+        waiting_has_more: waiting.has_more || waiting.is_partial,
+        oldest_due: waiting.oldest_due,
+        paused_queues: waiting.paused_queues as u64,
+        paused_flow_control_keys: waiting.paused_flows as u64,
+        partial: waiting.is_partial,
+    }
 }
 
 /// A number that may stand for more, and the time of the oldest.
-fn counted(name: &str, count: u64, oldest: Option<Timestamp>) -> Object {
-    let mut object = Object::new();
-    put(&mut object, name, count);
-    put(&mut object, "hasMore", count >= COUNTED_MAX);
-    put_some(&mut object, "oldest", oldest.map(Timestamp::as_millis));
-    object
+fn counted(size: u64, oldest: Option<Timestamp>) -> CountedEntries {
+    CountedEntries { size, has_more: size >= COUNTED_MAX, oldest }
 }
 
-fn runs(tally: &Tally) -> Object {
-    let mut object = Object::new();
-    put(&mut object, "live", tally.live_runs);
-    put(&mut object, "hasMore", tally.live_runs >= COUNTED_MAX);
-    put(&mut object, "dlq", counted("size", tally.failed_runs, tally.oldest_failed_run));
-    object
-}
-
-fn schedules(core: &CoreStats) -> Value {
+fn schedules(core: &CoreStats) -> ScheduleStats {
     let next = core.next_schedules.iter();
-    let next: Vec<Value> = next.map(|(at, id)| json!({ "scheduleId": &**id, "time": at.as_millis() })).collect();
-    json!({ "count": core.schedules, "next": next })
+    let next = next.map(|(at, id)| NextFiring { schedule_id: id.to_string(), time: *at }).collect();
+    ScheduleStats { count: core.schedules as u64, next }
 }
 
-/// One list per figure, all of the same length: much shorter than a list of objects.
-fn seconds(seconds: &Seconds) -> Value {
+fn seconds(seconds: &Seconds) -> SecondStats {
     let list = |figure: fn(&Second) -> u32| seconds.seconds.iter().map(figure).collect::<Vec<u32>>();
-    json!({
-        "last": seconds.last,
-        "published": list(|second| second.published),
-        "delivered": list(|second| second.delivered),
-        "failed": list(|second| second.failed),
-        "deadLettered": list(|second| second.dead_lettered),
-        "p50": list(|second| second.p50_ms),
-        "p99": list(|second| second.p99_ms),
-    })
-}
-
-fn put_some(object: &mut Object, name: &str, value: Option<impl Into<Value>>) {
-    if let Some(value) = value {
-        put(object, name, value);
+    SecondStats {
+        last: seconds.last,
+        published: list(|second| second.published),
+        delivered: list(|second| second.delivered),
+        failed: list(|second| second.failed),
+        dead_lettered: list(|second| second.dead_lettered),
+        p50: list(|second| second.p50_ms),
+        p99: list(|second| second.p99_ms),
     }
 }

@@ -7,7 +7,6 @@ use super::params::Params;
 use super::pieces::Pieces;
 use super::publish::{no_group, publish_limits, refuse_when_disk_is_low, refused_destination};
 use super::response::{Answer, answer};
-use super::shape::{Object, put};
 use super::storing;
 use super::viewer::Viewer;
 use crate::app::App;
@@ -15,6 +14,8 @@ use crate::data_dir::DiskPromise;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
+use posthaste_api_types::Done;
+use posthaste_api_types::url_group as types;
 use posthaste_engine::limits::{NAME_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, Endpoint, EndpointRef, Refused, UrlGroup};
 use posthaste_store::{Names, Store, StoreError, json_row_bytes};
@@ -25,7 +26,7 @@ use posthaste_wire::id::TenantId;
 use posthaste_wire::publish as options;
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::sync::{Arc, PoisonError};
 
 /// A bare list, as the SDKs read it; a header says where the next page begins.
@@ -35,7 +36,7 @@ pub(super) async fn list(caller: Reader, State(app): State<Arc<App>>, params: Pa
     let make = move |store: &dyn Store| {
         let Names { entries, next } = store.url_groups(viewer.tenant, &page)?;
         let mut pieces = Pieces::default();
-        pieces.list(entries.iter().map(|group| shape(group, &viewer).into()));
+        pieces.values(entries.into_iter().map(|group| shape(group, &viewer)));
         Ok(Ok(Answer { json: pieces.finish(), cursor: next }))
     };
     answer(&app, viewer.tenant, make).await
@@ -45,11 +46,11 @@ pub(super) async fn get(
     caller: Reader,
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<types::UrlGroup>, ApiError> {
     let viewer = caller.viewer(&app);
     let wanted = name.clone();
     let group = app.read(viewer.tenant, move |store| store.url_group(viewer.tenant, &wanted)).await?;
-    Ok(Json(shape(&group.ok_or_else(|| no_group(&name))?, &viewer).into()))
+    Ok(Json(shape(group.ok_or_else(|| no_group(&name))?, &viewer)))
 }
 
 /// Adds endpoints, or changes those with the same name or URL.
@@ -58,7 +59,7 @@ pub(super) async fn add(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let body = read(&app, tenant, request).await?;
     let name = checked_name(name)?;
     let items = endpoints(&body)?.ok_or_else(|| ApiError::invalid("endpoints is missing"))?;
@@ -75,7 +76,7 @@ pub(super) async fn remove(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let body = read(&app, tenant, request).await?;
     let items = endpoints(&body)?.ok_or_else(|| ApiError::invalid("endpoints is missing"))?;
     edit(&app, tenant, name, removal(items)?).await
@@ -87,7 +88,7 @@ pub(super) async fn delete(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let body = read(&app, tenant, request).await?;
     let change = match endpoints(&body)? {
         Some(items) => removal(items)?,
@@ -113,7 +114,7 @@ pub(super) async fn set_headers(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let body = read(&app, tenant, request).await?;
     let mut headers = default_headers(&body)?;
     // What would be refused at every publish is refused now.
@@ -152,7 +153,7 @@ pub(super) fn default_headers(body: &Map<String, Value>) -> Result<Vec<(String, 
     Ok(headers)
 }
 
-async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Result<Json<Value>, ApiError> {
+async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Result<Json<Done>, ApiError> {
     let (group, now, quotas) = (name.clone(), app.clock.now(), app.config.quotas);
     let guard = app.clone();
     let edited = app.read(tenant, move |store| {
@@ -163,7 +164,7 @@ async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Res
         }
     });
     match edited.await?? {
-        Ok(()) => Ok(Json(json!({}))),
+        Ok(()) => Ok(Json(Done {})),
         Err(Refused::Absent) => Err(no_group(&name)),
         Err(Refused::TooMany) => Err(quota("maxEndpointsPerTopic", quotas.group_endpoints)),
     }
@@ -279,14 +280,12 @@ fn checked_name(name: String) -> Result<String, ApiError> {
 }
 
 /// A.5: a URL group.
-fn shape(group: &UrlGroup, viewer: &Viewer) -> Object {
-    let mut object = Object::new();
-    put(&mut object, "name", group.name.as_str());
-    put(&mut object, "createdAt", group.created_at.as_millis());
-    put(&mut object, "updatedAt", group.updated_at.as_millis());
-    put(&mut object, "endpoints", json!(group.endpoints));
-    if !group.headers.is_empty() {
-        put(&mut object, "headers", viewer.received_headers(&group.headers));
+fn shape(group: UrlGroup, viewer: &Viewer) -> types::UrlGroup {
+    types::UrlGroup {
+        name: group.name,
+        created_at: group.created_at,
+        updated_at: group.updated_at,
+        headers: viewer.received_headers(&group.headers),
+        endpoints: group.endpoints.into_iter().map(|Endpoint { url, name }| types::Endpoint { name, url }).collect(),
     }
-    object
 }

@@ -4,10 +4,11 @@
 //! only read, whatever was asked: they are for the receiver. Marks are those of the values as they were published, also if
 //! they are stored encrypted.
 
-use super::shape::header_map;
+use super::shape::header_lists;
 use crate::app::App;
 use crate::credentials::Credentials;
 use crate::tenants::Scope;
+use posthaste_api_types::HeaderLists;
 use posthaste_engine::message::{CauseKind, Message};
 use posthaste_wire::encoding::{header_bytes, header_shown};
 use posthaste_wire::id::TenantId;
@@ -48,8 +49,8 @@ impl Viewer {
     }
 
     /// Headers that are sent on, some of them hidden.
-    pub(super) fn sent_headers(&self, headers: &[(String, String)], redact: &RedactFields) -> Value {
-        header_map(headers, |name, value| {
+    pub(super) fn sent_headers(&self, headers: &[(String, String)], redact: &RedactFields) -> HeaderLists {
+        header_lists(headers, |name, value| {
             self.stored_value(self.hides_header(redact, name), value, |value| header_shown(value).into_owned())
         })
     }
@@ -64,9 +65,9 @@ impl Viewer {
     }
 
     /// Headers that somebody answered with, or those of a URL group.
-    pub(super) fn received_headers(&self, headers: &[(String, String)]) -> Value {
+    pub(super) fn received_headers(&self, headers: &[(String, String)]) -> HeaderLists {
         let nothing = RedactFields::default();
-        header_map(headers, |name, value| self.stored_value(self.hides_header(&nothing, name), value, str::to_owned))
+        header_lists(headers, |name, value| self.stored_value(self.hides_header(&nothing, name), value, str::to_owned))
     }
 
     /// The same of headers in JSON: names with lists of values, or with one.

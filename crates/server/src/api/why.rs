@@ -5,10 +5,11 @@ use super::duplicates::Count;
 use super::error::ApiError;
 use super::path::PathId;
 use super::response::{from_core, turn};
-use super::shape::{Object, put, url_of};
+use super::shape::url_of;
 use crate::app::App;
 use axum::Json;
 use axum::extract::State;
+use posthaste_api_types::why::{DestinationFacts, Duplicates, FlowFacts, QueueFacts, WaitsFor, Why};
 use posthaste_engine::attempt_error::Timeout;
 use posthaste_engine::event::{Event, State as Stage};
 use posthaste_engine::limits::LOG_PAGE_MAX;
@@ -19,7 +20,6 @@ use posthaste_store::{EventFilter, Filter, MessageRecord, Order, PageRequest, St
 use posthaste_wire::destination;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Pages of log lines that are read to tell what became of a message; attempts before them are not counted.
@@ -31,20 +31,20 @@ pub(super) async fn get(
     Reader { tenant, .. }: Reader,
     State(app): State<Arc<App>>,
     id: PathId<MessageId>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Why>, ApiError> {
     let absent = |id: &str| ApiError::not_found(format!("message {id} not found, or its log lines have expired"));
     let (text, id) = (id.text(), id.or_absent(absent)?);
     let record = app.read(tenant, move |store| known(store, tenant, id)).await?;
     let record = record.ok_or_else(|| absent(text))?;
     let mut told = told(&app, tenant, record).await?.ok_or_else(|| absent(text))?;
     if let Some(Count { count, first, last }) = app.duplicates.of(id) {
-        told["duplicates"] = json!({ "count": count, "firstAt": first.as_millis(), "lastAt": last.as_millis() });
+        told.duplicates = Some(Duplicates { count, first_at: first, last_at: last });
     }
     Ok(Json(told))
 }
 
 /// What is told of a message; `None` if it has gone meanwhile.
-async fn told(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<Value>, ApiError> {
+async fn told(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<Why>, ApiError> {
     let Some(live) = record.live else { return Ok(Some(of_ended(&record, app.clock.now()))) };
     let waiting = {
         let _turn = turn(app, tenant).await?;
@@ -113,44 +113,57 @@ fn origin(message: &Message) -> String {
     destination::origin(&url).unwrap_or_else(|| url.into_owned())
 }
 
-fn begun(known: &Known, sentence: String, state: &str, waits_for: &str) -> Object {
-    let mut object = Object::new();
-    put(&mut object, "messageId", known.message.id.to_string());
-    put(&mut object, "sentence", sentence);
-    put(&mut object, "state", state);
-    put(&mut object, "waitsFor", waits_for);
-    put(&mut object, "maxAttempts", u64::from(known.message.spec.retries) + 1);
-    object
+/// What is said of every message.
+fn begun(known: &Known, sentence: String, state: &str, waits_for: WaitsFor) -> Why {
+    Why {
+        message_id: known.message.id.to_string(),
+        sentence,
+        state: state.to_owned(),
+        waits_for,
+        attempts: None,
+        max_attempts: u64::from(known.message.spec.retries) + 1,
+        due_at: None,
+        ended_at: None,
+        estimate_ms: None,
+        position: None,
+        position_more_than: None,
+        cancel_requested: false,
+        last_status: None,
+        last_error: None,
+        dlq_id: None,
+        queue: None,
+        flow_control: None,
+        destination: None,
+        duplicates: None,
+    }
 }
 
-fn of_ended(known: &Known, now: Timestamp) -> Value {
+fn of_ended(known: &Known, now: Timestamp) -> Why {
     let origin = origin(&known.message);
     let subject = subject(&known.message, &origin);
     let Some(ending) = why::ending(&known.events) else {
         let text = "ended; its log lines have expired".to_owned();
-        return begun(known, text, known.events.last().map_or("", |event| event.state.name()), "nothing").into();
+        return begun(known, text, known.events.last().map_or("", |event| event.state.name()), WaitsFor::Nothing);
     };
     let sentence = why::ended_sentence(&ending, &subject, known.in_dlq, now);
-    let mut object = begun(known, sentence, ending.state.name(), "nothing");
+    let mut told = begun(known, sentence, ending.state.name(), WaitsFor::Nothing);
     let Ending { at, attempts, last, dlq_id, .. } = ending;
-    put(&mut object, "endedAt", at.as_millis());
-    put(&mut object, "attempts", attempts);
-    put_answer(&mut object, last.as_ref());
-    if let Some(dlq_id) = dlq_id.filter(|_| known.in_dlq) {
-        put(&mut object, "dlqId", dlq_id);
-    }
-    object.into()
+    told.ended_at = Some(at);
+    told.attempts = Some(attempts.into());
+    put_answer(&mut told, last.as_ref());
+    told.dlq_id = dlq_id.filter(|_| known.in_dlq);
+    told
 }
 
-fn put_answer(object: &mut Object, answer: Option<&Answer>) {
+fn put_answer(told: &mut Why, answer: Option<&Answer>) {
     match answer {
-        Some(Answer::Status(status)) => put(object, "lastStatus", *status),
-        Some(Answer::Error(error)) => put(object, "lastError", error.as_str()),
+        Some(Answer::Status(status)) => told.last_status = Some(*status),
+        Some(Answer::Error(error)) => told.last_error = Some(error.clone()),
         None => {}
     }
 }
 
-fn of_live(known: &Known, waiting: &WaitReason, now: Timestamp) -> Value {
+fn of_live(known: &Known, waiting: &WaitReason, now: Timestamp) -> Why {
     let origin = origin(&known.message);
     let last_of = |state: Stage| known.events.iter().rev().find(|event| event.state == state);
     let answer = last_of(Stage::Error).and_then(|event| match (&event.detail.response, &event.detail.error) {
@@ -160,68 +173,66 @@ fn of_live(known: &Known, waiting: &WaitReason, now: Timestamp) -> Value {
     let since = last_of(Stage::Active).map(|event| event.at);
     let sentence = why::waiting_sentence(waiting, &subject(&known.message, &origin), answer.as_ref(), since, now);
     let state = known.events.last().map_or(Stage::Created.name(), |event| event.state.name());
-    let mut object = begun(known, sentence, state, waits_for(&waiting.obstacle));
-    put(&mut object, "attempts", waiting.retried);
-    put(&mut object, "dueAt", waiting.due.as_millis());
-    put_answer(&mut object, answer.as_ref());
-    if waiting.cancel_requested {
-        put(&mut object, "cancelRequested", true);
-    }
-    put_obstacle(&mut object, waiting, now);
-    object.into()
+    let mut told = begun(known, sentence, state, waits_for(&waiting.obstacle));
+    told.attempts = Some(waiting.retried.into());
+    told.due_at = Some(waiting.due);
+    put_answer(&mut told, answer.as_ref());
+    told.cancel_requested = waiting.cancel_requested;
+    put_obstacle(&mut told, waiting, now);
+    told
 }
 
-/// The name of an obstacle on the wire.
-fn waits_for(obstacle: &Obstacle) -> &'static str {
+/// An obstacle, as responses name it.
+fn waits_for(obstacle: &Obstacle) -> WaitsFor {
     match obstacle {
-        Obstacle::Time => "time",
-        Obstacle::Queue(_) => "queue",
-        Obstacle::Flow(_) => "flowControl",
-        Obstacle::Destination(_) => "destination",
-        Obstacle::Room(_) => "room",
-        Obstacle::Attempt => "attempt",
-        Obstacle::Stopping | Obstacle::Nothing => "nothing",
+        Obstacle::Time => WaitsFor::Time,
+        Obstacle::Queue(_) => WaitsFor::Queue,
+        Obstacle::Flow(_) => WaitsFor::FlowControl,
+        Obstacle::Destination(_) => WaitsFor::Destination,
+        Obstacle::Room(_) => WaitsFor::Room,
+        Obstacle::Attempt => WaitsFor::Attempt,
+        Obstacle::Stopping | Obstacle::Nothing => WaitsFor::Nothing,
     }
 }
 
-fn put_obstacle(object: &mut Object, waiting: &WaitReason, now: Timestamp) {
+fn put_obstacle(told: &mut Why, waiting: &WaitReason, now: Timestamp) {
     match &waiting.obstacle {
-        Obstacle::Time => put_estimate(object, waiting.due, now),
+        Obstacle::Time => told.estimate_ms = Some(waiting.due.millis_since(now)),
         Obstacle::Queue(InQueue { name, paused, changed_at, parallelism, taken, position }) => {
-            let (changed_at, taken) = (changed_at.as_millis(), *taken as u64);
-            let facts = json!({
-                "name": name, "paused": paused, "parallelism": parallelism, "underWay": taken, "updatedAt": changed_at,
+            told.queue = Some(QueueFacts {
+                name: name.clone(),
+                paused: *paused,
+                parallelism: *parallelism,
+                under_way: *taken as u64,
+                updated_at: *changed_at,
             });
-            put(object, "queue", facts);
-            put_position(object, *position);
+            put_position(told, *position);
         }
         Obstacle::Flow(InFlow { key, paused, parallelism, in_flight, rate, period_ms, position, opens_at }) => {
-            let facts = json!({
-                "key": key, "paused": paused, "parallelism": parallelism, "underWay": in_flight, "rate": rate,
-                "periodMs": period_ms,
+            told.flow_control = Some(FlowFacts {
+                key: key.clone(),
+                paused: *paused,
+                parallelism: *parallelism,
+                under_way: u64::from(*in_flight),
+                rate: *rate,
+                period_ms: *period_ms,
             });
-            put(object, "flowControl", facts);
-            put_position(object, Some(*position));
-            if let Some(opens_at) = opens_at {
-                put_estimate(object, *opens_at, now);
-            }
+            put_position(told, Some(*position));
+            told.estimate_ms = opens_at.map(|opens_at| opens_at.millis_since(now));
         }
         Obstacle::Destination(destination) => {
-            put(object, "destination", json!({ "underWay": destination.in_flight, "max": destination.max }));
-            put_position(object, Some(destination.position));
+            told.destination =
+                Some(DestinationFacts { under_way: destination.in_flight as u64, max: destination.max as u64 });
+            put_position(told, Some(destination.position));
         }
         Obstacle::Room(_) | Obstacle::Attempt | Obstacle::Stopping | Obstacle::Nothing => {}
     }
 }
 
-fn put_position(object: &mut Object, position: Option<Position>) {
+fn put_position(told: &mut Why, position: Option<Position>) {
     match position {
-        Some(Position::Nth(nth)) => put(object, "position", nth as u64),
-        Some(Position::Beyond(count)) => put(object, "positionMoreThan", count as u64),
+        Some(Position::Nth(nth)) => told.position = Some(nth as u64),
+        Some(Position::Beyond(count)) => told.position_more_than = Some(count as u64),
         None => {}
     }
-}
-
-fn put_estimate(object: &mut Object, at: Timestamp, now: Timestamp) {
-    put(object, "estimateMs", at.millis_since(now));
 }

@@ -1,5 +1,6 @@
 //! Whether a delivery was signed by this server, as an endpoint of its own would check it.
 
+use posthaste_api_types::receiver::KeyName;
 use posthaste_wire::signature::{self, SigningKeys};
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
@@ -7,10 +8,10 @@ use serde::Deserialize;
 /// What the signature of a delivery was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignatureCheck {
-    /// Signed with this key: `current` or `next`.
-    Valid(&'static str),
+    /// Signed with this key.
+    Valid(KeyName),
     /// Signed with this key, but not for this delivery, for this reason.
-    Misplaced(&'static str, &'static str),
+    Misplaced(KeyName, &'static str),
     /// Signed, but with none of the tenant's keys.
     Forged,
     /// Not signed.
@@ -21,9 +22,9 @@ pub(crate) enum SignatureCheck {
 
 impl SignatureCheck {
     /// The key that made it, if it was one of the tenant's.
-    pub(crate) fn key(&self) -> Option<&'static str> {
+    pub(crate) fn key(&self) -> Option<KeyName> {
         match self {
-            SignatureCheck::Valid(key) | SignatureCheck::Misplaced(key, _) => Some(key),
+            SignatureCheck::Valid(key) | SignatureCheck::Misplaced(key, _) => Some(*key),
             SignatureCheck::Forged | SignatureCheck::Unsigned | SignatureCheck::Unknown(_) => None,
         }
     }
@@ -69,7 +70,7 @@ pub(super) struct Arrived<'a> {
 pub(super) fn check(keys: &SigningKeys, arrived: Arrived<'_>, now: Timestamp) -> SignatureCheck {
     let Arrived { token, url, body_hash, message_id } = arrived;
     let Some(token) = token else { return SignatureCheck::Unsigned };
-    let opened = [("current", &keys.current), ("next", &keys.next)]
+    let opened = [(KeyName::Current, &keys.current), (KeyName::Next, &keys.next)]
         .into_iter()
         .find_map(|(name, key)| Some((name, signature::opened(key, token)?)));
     let Some((key, payload)) = opened else { return SignatureCheck::Forged };
@@ -112,25 +113,25 @@ mod tests {
         let checked = |token: &str, url: &str, body_hash: &str, now| {
             check(&keys, Arrived { token: Some(token), url, body_hash, ..arrived }, now)
         };
-        assert_eq!(checked(&token("sig_a"), url, &hash, now), SignatureCheck::Valid("current"));
-        assert_eq!(checked(&token("sig_b"), url, &hash, now), SignatureCheck::Valid("next"));
+        assert_eq!(checked(&token("sig_a"), url, &hash, now), SignatureCheck::Valid(KeyName::Current));
+        assert_eq!(checked(&token("sig_b"), url, &hash, now), SignatureCheck::Valid(KeyName::Next));
         assert_eq!(checked(&token("sig_c"), url, &hash, now), SignatureCheck::Forged);
         assert_eq!(checked("malformed", url, &hash, now), SignatureCheck::Forged);
         assert_eq!(check(&keys, arrived, now), SignatureCheck::Unsigned);
         let signed = token("sig_a");
         for message_id in [None, Some("msg_2")] {
             let misnamed = check(&keys, Arrived { token: Some(&signed), message_id, ..arrived }, now);
-            assert_eq!(misnamed, SignatureCheck::Misplaced("current", "signed for another message"));
+            assert_eq!(misnamed, SignatureCheck::Misplaced(KeyName::Current, "signed for another message"));
         }
         let unnamed = sign(&key("sig_a"), &Claims { message_id: None, ..claims });
-        assert_eq!(checked(&unnamed, url, &hash, now), SignatureCheck::Valid("current"));
+        assert_eq!(checked(&unnamed, url, &hash, now), SignatureCheck::Valid(KeyName::Current));
         let other = body_hash(b"other");
         for (misplaced, why) in [
             (checked(&token("sig_a"), "http://127.0.0.1:9/y", &hash, now), "signed for another URL"),
             (checked(&token("sig_a"), url, &other, now), "signed for another body"),
             (checked(&token("sig_a"), url, &hash, expires_at), "expired"),
         ] {
-            assert_eq!(misplaced, SignatureCheck::Misplaced("current", why));
+            assert_eq!(misplaced, SignatureCheck::Misplaced(KeyName::Current, why));
             assert!(misplaced.problem() == Some(why) && misplaced.is_ours());
         }
     }

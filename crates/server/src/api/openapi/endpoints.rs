@@ -5,8 +5,23 @@ use super::parameters::{
     Parameter, QUEUE, RETRY_DELAY, SCHEDULE, SEARCH, TRIM_BODY, UNPIN, cancel_filters, dlq_filters, dlq_list,
     dlq_selection, log_filters, stream_filters,
 };
-use super::schemas::{done, list_of, object, reference, text, whole};
+use super::schemas::{done, list_of, object, reference, text};
 use super::{Endpoint, RequestBody, runs, workflows};
+use posthaste_api_types::bulk_action::{BegunBulkAction, BulkAction, BulkActionPage};
+use posthaste_api_types::cause::Causes;
+use posthaste_api_types::flow_control::{FlowControlKey, GlobalParallelism};
+use posthaste_api_types::keys::Keys;
+use posthaste_api_types::log::LogPage;
+use posthaste_api_types::message::{Cancelled, DeadLetter, Deleted, Message, Published, Retried, SentNow};
+use posthaste_api_types::queue::Queue;
+use posthaste_api_types::receiver::{Cleared, TestReceiver};
+use posthaste_api_types::retry_plan::RetryPlan;
+use posthaste_api_types::schedule::{Forecast, Schedule, ScheduleId, ScheduleRun};
+use posthaste_api_types::settings::Settings;
+use posthaste_api_types::stats::Stats;
+use posthaste_api_types::url_group::UrlGroup;
+use posthaste_api_types::why::Why;
+use posthaste_api_types::{schema, url_group};
 use serde_json::{Value, json};
 
 /// The whole table.
@@ -32,13 +47,9 @@ pub(super) fn all() -> Vec<Endpoint> {
 
 fn publishing() -> Vec<Endpoint> {
     let endpoint = |path, summary| Endpoint::new("POST", path, "Publishing", summary);
-    let one_or_group = || {
-        let scheduled = object(&["scheduleId"], &[("scheduleId", text())]);
-        json!({ "anyOf": [reference("Published"), list_of("Published"), scheduled] })
-    };
+    let one_or_group = || json!({ "anyOf": [schema::reference::<Published>(), schema::list::<Published>(), schema::of::<ScheduleId>()] });
     let refused = object(&["error"], &[("error", text())]);
-    let results =
-        json!({ "type": "array", "items": { "anyOf": [reference("Published"), list_of("Published"), refused] } });
+    let results = json!({ "type": "array", "items": { "anyOf": [schema::reference::<Published>(), schema::list::<Published>(), refused] } });
     let publish = |endpoint: Endpoint| {
         endpoint
             .with(DELIVERY)
@@ -71,44 +82,46 @@ fn publishing() -> Vec<Endpoint> {
 
 fn messages() -> Vec<Endpoint> {
     let tag = "Messages";
-    let page = object(&["bulkActions"], &[("bulkActions", list_of("BulkAction")), ("cursor", text())]);
-    let sent_now = object(&["messageId"], &[("messageId", text())]);
     vec![
         Endpoint::new("GET", "/v2/messages/{id}", tag, "Get a message")
             .alias("/v1/messages/{id}")
             .with(&[ID])
-            .answers(200, "The message.", reference("Message"))
+            .answers(200, "The message.", schema::reference::<Message>())
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/messages/{id}", tag, "Cancel a message")
             .alias("/v1/messages/{id}")
             .with(&[ID])
-            .answers(202, "Cancelled. A running attempt finishes first.", reference("Cancelled"))
+            .answers(202, "Cancelled. A running attempt finishes first.", schema::reference::<Cancelled>())
             .errors(&[404]),
         Endpoint::new("POST", "/v2/messages/{id}/retry", tag, "Send a delayed or retrying message now")
             .with(&[ID])
-            .answers(200, "The message is due and starts as soon as its limits allow.", sent_now)
+            .answers(200, "The message is due and starts as soon as its limits allow.", schema::of::<SentNow>())
             .errors(&[404]),
         Endpoint::new("GET", "/v2/messages/{id}/why", tag, "Explain what a message is waiting for or how it ended")
             .with(&[ID])
-            .answers(200, "One sentence, and the facts it is made of.", reference("Why"))
+            .answers(200, "One sentence, and the facts it is made of.", schema::reference::<Why>())
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/messages", tag, "Cancel messages that match filters, or all messages")
             .with(&cancel_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(202, "Number of cancelled messages; with `async`, number of matches.", reference("Cancelled"))
+            .answers(
+                202,
+                "Number of cancelled messages; with `async`, number of matches.",
+                schema::reference::<Cancelled>(),
+            )
             .errors(&[412]),
         Endpoint::new("GET", "/v2/bulkActions", tag, "List bulk actions").with(BULK_ACTIONS).answers(
             200,
             "One page, newest first.",
-            page,
+            schema::of::<BulkActionPage>(),
         ),
         Endpoint::new("GET", "/v2/bulkActions/{id}", tag, "Get a bulk action")
             .with(&[ID])
-            .answers(200, "The bulk action and its progress.", reference("BulkAction"))
+            .answers(200, "The bulk action and its progress.", schema::reference::<BulkAction>())
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/bulkActions/{id}", tag, "Stop a bulk action")
             .with(&[ID])
-            .answers(200, "The stopped bulk action. Completed work is not undone.", reference("BulkAction"))
+            .answers(200, "The stopped bulk action. Completed work is not undone.", schema::reference::<BulkAction>())
             .errors(&[404]),
     ]
 }
@@ -127,7 +140,7 @@ fn queues() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/queues", tag, "List queues").with(LIST_PAGE).answers(
             200,
             "Queues, sorted by name.",
-            list_of("Queue"),
+            schema::list::<Queue>(),
         ),
         Endpoint::new("POST", "/v2/queues", tag, "Create or update a queue")
             .body(RequestBody::Json(object(&["queueName"], &wanted)))
@@ -135,11 +148,15 @@ fn queues() -> Vec<Endpoint> {
             .errors(&[412]),
         Endpoint::new("GET", "/v2/queues/{name}", tag, "Get a queue")
             .with(&[NAME_IN_PATH])
-            .answers(200, "The queue.", reference("Queue"))
+            .answers(200, "The queue.", schema::reference::<Queue>())
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/queues/{name}", tag, "Delete a queue and cancel its messages")
             .with(&[NAME_IN_PATH])
-            .answers(200, "Number of cancelled messages; 0 if the queue does not exist.", reference("Cancelled")),
+            .answers(
+                200,
+                "Number of cancelled messages; 0 if the queue does not exist.",
+                schema::reference::<Cancelled>(),
+            ),
         switch("/v2/queues/{name}/pause", "Pause a queue"),
         switch("/v2/queues/{name}/resume", "Resume a queue"),
     ]
@@ -148,7 +165,6 @@ fn queues() -> Vec<Endpoint> {
 fn schedules() -> Vec<Endpoint> {
     let tag = "Schedules";
     let rest = "/v2/schedules/{*rest}";
-    let run = object(&["scheduleId", "messages"], &[("scheduleId", text()), ("messages", list_of("Published"))]);
     let switch = |method, path, summary| {
         Endpoint::new(method, path, tag, summary).route(rest).with(&[ID]).answers(200, "Done.", done()).errors(&[404])
     };
@@ -157,7 +173,7 @@ fn schedules() -> Vec<Endpoint> {
             .alias("/v1/schedules")
             .with(&[TRIM_BODY])
             .with(LIST_PAGE)
-            .answers(200, "Schedules, sorted by id.", list_of("Schedule")),
+            .answers(200, "Schedules, sorted by id.", schema::list::<Schedule>()),
         Endpoint::new("POST", "/v2/schedules", tag, "Rejected: the destination is missing").errors(&[404]),
         Endpoint::new("POST", "/v2/schedules/{destination}", tag, "Create or replace a schedule")
             .route(rest)
@@ -165,13 +181,13 @@ fn schedules() -> Vec<Endpoint> {
             .with(SCHEDULE)
             .with(DELIVERY)
             .body(RequestBody::Raw)
-            .answers(201, "The id of the stored schedule.", object(&["scheduleId"], &[("scheduleId", text())]))
+            .answers(201, "The id of the stored schedule.", schema::of::<ScheduleId>())
             .errors(&[404, 412]),
         Endpoint::new("GET", "/v2/schedules/{id}", tag, "Get a schedule")
             .route(rest)
             .alias_of_route("/v1/schedules/{*rest}", "/v1/schedules/{id}")
             .with(&[ID, TRIM_BODY])
-            .answers(200, "The schedule.", reference("Schedule"))
+            .answers(200, "The schedule.", schema::reference::<Schedule>())
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/schedules/{id}", tag, "Delete a schedule, but not its messages")
             .route(rest)
@@ -183,17 +199,17 @@ fn schedules() -> Vec<Endpoint> {
             .route(rest)
             .with(&[ID])
             .with(NEW_CRON)
-            .answers(200, "The id of the updated schedule.", object(&["scheduleId"], &[("scheduleId", text())]))
+            .answers(200, "The id of the updated schedule.", schema::of::<ScheduleId>())
             .errors(&[404]),
         Endpoint::new("POST", "/v2/schedules/{id}/run", tag, "Run a schedule now")
             .route(rest)
             .with(&[ID])
-            .answers(201, "The messages that were published.", run)
+            .answers(201, "The messages that were published.", schema::of::<ScheduleRun>())
             .errors(&[404, 412]),
         Endpoint::new("GET", "/v2/cron", tag, "Preview when a cron expression fires").with(FORECAST).answers(
             200,
             "The next firing times.",
-            reference("Forecast"),
+            schema::reference::<Forecast>(),
         ),
         switch("POST", "/v2/schedules/{id}/pause", "Pause a schedule"),
         switch("PATCH", "/v2/schedules/{id}/pause", "Pause a schedule"),
@@ -212,17 +228,16 @@ fn flow_control() -> Vec<Endpoint> {
             .answers(200, "Done.", done())
             .errors(&[404, 412])
     };
-    let parallelism = [("parallelismMax", whole()), ("parallelismCount", whole())];
     vec![
         Endpoint::new("GET", "/v2/flowControl", tag, "List flow-control keys").with(SEARCH).with(LIST_PAGE).answers(
             200,
             "Flow-control keys.",
-            list_of("FlowControlKey"),
+            schema::list::<FlowControlKey>(),
         ),
         Endpoint::new("GET", "/v2/flowControl/{key}", tag, "Get a flow-control key")
             .route("/v2/flowControl/{*key}")
             .with(&[KEY])
-            .answers(200, "The flow-control key.", reference("FlowControlKey"))
+            .answers(200, "The flow-control key.", schema::reference::<FlowControlKey>())
             .errors(&[404]),
         edit("/v2/flowControl/{key}/pause", "Pause a flow-control key", &[]),
         edit("/v2/flowControl/{key}/resume", "Resume a flow-control key", &[]),
@@ -233,7 +248,7 @@ fn flow_control() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/globalParallelism", tag, "Get the number of deliveries in flight").answers(
             200,
             "Maximum and current number of deliveries in flight.",
-            object(&["parallelismMax", "parallelismCount"], &parallelism),
+            schema::of::<GlobalParallelism>(),
         ),
     ]
 }
@@ -241,7 +256,7 @@ fn flow_control() -> Vec<Endpoint> {
 fn url_groups() -> Vec<Endpoint> {
     let tag = "URL groups";
     let some = |item: Value| json!({ "type": "array", "items": item, "minItems": 1 });
-    let added = object(&["endpoints"], &[("endpoints", some(reference("Endpoint")))]);
+    let added = object(&["endpoints"], &[("endpoints", some(schema::reference::<url_group::Endpoint>()))]);
     let removed = object(&[], &[("url", text()), ("name", text())]);
     let removed = object(&["endpoints"], &[("endpoints", some(removed))]);
     let header_value = json!({ "anyOf": [text(), { "type": "array", "items": text() }] });
@@ -252,11 +267,11 @@ fn url_groups() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/topics", tag, "List URL groups").alias("/v1/topics").with(LIST_PAGE).answers(
             200,
             "URL groups, sorted by name.",
-            list_of("UrlGroup"),
+            schema::list::<UrlGroup>(),
         ),
         one("GET", "/v2/topics/{name}", "Get a URL group")
             .alias("/v1/topics/{name}")
-            .answers(200, "The URL group.", reference("UrlGroup"))
+            .answers(200, "The URL group.", schema::reference::<UrlGroup>())
             .errors(&[404]),
         one("DELETE", "/v2/topics/{name}", "Delete a URL group, or the endpoints named in the body")
             .alias("/v1/topics/{name}")
@@ -286,18 +301,10 @@ fn url_groups() -> Vec<Endpoint> {
 fn dlq() -> Vec<Endpoint> {
     let tag = "DLQ";
     // Of runs with `source=workflow`.
-    let either = json!({ "anyOf": [reference("DeadLetter"), reference("FailedRun")] });
+    let either = json!({ "anyOf": [schema::reference::<DeadLetter>(), reference("FailedRun")] });
     let messages = json!({ "type": "array", "items": either });
     let page = object(&["messages"], &[("messages", messages), ("cursor", text())]);
-    let deleted = || object(&["deleted"], &[("deleted", whole()), ("cursor", text())]);
-    let retried = object(&["responses"], &[("responses", list_of("Published")), ("cursor", text())]);
-    let begun = || object(&["actionId", "total"], &[("actionId", text()), ("total", whole())]);
-    let causes = [
-        ("causes", list_of("Cause")),
-        ("leftOut", whole()),
-        ("looked", whole()),
-        ("more", json!({ "type": "boolean" })),
-    ];
+    let begun = schema::of::<BegunBulkAction>;
     vec![
         Endpoint::new("GET", "/v2/dlq", tag, "List dead letters").alias("/v2/dlq/messages").with(&dlq_list()).answers(
             200,
@@ -306,16 +313,12 @@ fn dlq() -> Vec<Endpoint> {
         ),
         Endpoint::new("GET", "/v2/dlq/causes", tag, "Group the newest dead letters by cause")
             .with(&dlq_selection())
-            .answers(
-                200,
-                "Causes, those with the most dead letters first.",
-                object(&causes.each_ref().map(|(name, _)| *name), &causes),
-            ),
+            .answers(200, "Causes, those with the most dead letters first.", schema::of::<Causes>()),
         Endpoint::new("DELETE", "/v2/dlq", tag, "Delete dead letters by page, or in the background")
             .with(&dlq_filters())
             .with(DLQ_BULK)
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "Number of deleted dead letters.", deleted())
+            .answers(200, "Number of deleted dead letters.", schema::of::<Deleted>())
             .answers(202, "With `async`: the id of the bulk action and the number of matches.", begun())
             .errors(&[412]),
         Endpoint::new("POST", "/v2/dlq/retry", tag, "Retry dead letters by page, or in the background")
@@ -324,42 +327,35 @@ fn dlq() -> Vec<Endpoint> {
             .with(DELIVERY)
             .with(ONCE)
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(201, "The messages that were published again.", retried)
+            .answers(201, "The messages that were published again.", schema::of::<Retried>())
             .answers(202, "With `async`: the id of the bulk action and the number of matches.", begun())
             .errors(&[404, 412]),
         Endpoint::new("POST", "/v2/dlq/retry/{id}", tag, "Retry a dead letter")
             .with(&[ID])
             .with(DELIVERY)
             .with(ONCE)
-            .answers(201, "The message that was published again.", reference("Published"))
+            .answers(201, "The message that was published again.", schema::reference::<Published>())
             .errors(&[404, 412]),
         Endpoint::new("GET", "/v2/dlq/{id}", tag, "Get a dead letter")
             .with(&[ID])
-            .answers(200, "The dead letter.", reference("DeadLetter"))
+            .answers(200, "The dead letter.", schema::reference::<DeadLetter>())
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/dlq/{id}", tag, "Delete a dead letter")
             .alias("/v2/dlq/messages/{id}")
             .with(&[ID])
-            .answers(200, "Deleted.", deleted())
+            .answers(200, "Deleted.", schema::of::<Deleted>())
             .errors(&[404]),
     ]
 }
 
 fn logs() -> Vec<Endpoint> {
-    let group = object(&["messageId", "events"], &[("messageId", text()), ("events", list_of("LogLine"))]);
-    let fields = [
-        ("logs", list_of("LogLine")),
-        ("events", list_of("LogLine")),
-        ("messages", json!({ "type": "array", "items": group })),
-        ("cursor", text()),
-    ];
     vec![
         Endpoint::new("GET", "/v2/logs", "Logs", "List log lines")
             .alias("/v2/events")
             .alias("/v1/logs")
             .alias("/v1/events")
             .with(&log_filters())
-            .answers(200, "One page of log lines.", object(&["logs", "events"], &fields)),
+            .answers(200, "One page of log lines.", schema::of::<LogPage>()),
         Endpoint::new("GET", "/v2/events/stream", "Logs", "Stream log lines").with(&stream_filters()).answers_text(
             200,
             "Server-sent events: `line` with a LogLine, and `missed` with the number of skipped lines.",
@@ -374,21 +370,24 @@ fn keys() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/keys", tag, "Get the signing keys").alias("/v1/keys").answers(
             200,
             "The signing keys.",
-            reference("Keys"),
+            schema::reference::<Keys>(),
         ),
         Endpoint::new("POST", "/v2/keys/rotate", tag, "Rotate the signing keys: the next key becomes the current one")
             .alias("/v1/keys/rotate")
             .alias("/v2/rotate")
-            .answers(200, "The new signing keys.", reference("Keys")),
+            .answers(200, "The new signing keys.", schema::reference::<Keys>()),
     ]
 }
 
 fn trying() -> Vec<Endpoint> {
-    let forgotten = object(&["deleted"], &[("deleted", whole())]);
     vec![
         Endpoint::new("GET", "/v2/retryDelay", "Publishing", "Preview when a message is retried")
             .with(RETRY_DELAY)
-            .answers(200, "Time of each attempt, if the receiver sends no `Retry-After`.", reference("RetryPlan"))
+            .answers(
+                200,
+                "Time of each attempt, if the receiver sends no `Retry-After`.",
+                schema::reference::<RetryPlan>(),
+            )
             .errors(&[412]),
         Endpoint::new(
             "GET",
@@ -399,16 +398,16 @@ fn trying() -> Vec<Endpoint> {
         .answers(
             200,
             "URL of the receiver for this tenant, and its last deliveries, newest first.",
-            reference("TestReceiver"),
+            schema::reference::<TestReceiver>(),
         )
         .errors(&[404]),
         Endpoint::new("DELETE", "/v2/receiver", "Test receiver", "Clear the deliveries of the test receiver")
-            .answers(200, "Number of cleared deliveries.", forgotten)
+            .answers(200, "Number of cleared deliveries.", schema::of::<Cleared>())
             .errors(&[404]),
         Endpoint::new("GET", "/v2/settings", "Operators", "Get the effective configuration, without secrets").answers(
             200,
             "The configuration, and the names of the tenant's tokens.",
-            reference("Settings"),
+            schema::reference::<Settings>(),
         ),
     ]
 }
@@ -431,7 +430,7 @@ fn operators() -> Vec<Endpoint> {
         endpoint("/v2/stats", "Get the tenant's statistics, and the last 5 minutes by second").answers(
             200,
             "Statistics of the tenant.",
-            reference("Stats"),
+            schema::reference::<Stats>(),
         ),
         endpoint("/health", "Check that the process is alive").answers(200, "The process is alive.", status("ok")),
         endpoint("/ready", "Check that the server accepts messages").answers(

@@ -8,7 +8,7 @@ use posthaste_engine::workflow::entry::{DeliveryState, Entry, Source, StepError}
 use posthaste_engine::workflow::run::{Run, RunState};
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One line.
 pub(super) struct Line {
@@ -67,7 +67,7 @@ impl<'a> Lines<'a> {
     fn push_start(&mut self) {
         let mut more = Object::new();
         if let Some(first) = self.record.workflow.entries.first() {
-            put(&mut more, "headers", self.shaper.entry_headers(first, self.shaper.redact()));
+            put(&mut more, "headers", json!(self.shaper.entry_headers(first, self.shaper.redact())));
         }
         if let Some(invoker) = self.record.workflow.invokers.first() {
             put(&mut more, "invokerWorkflowRunId", invoker.run_id.as_str());

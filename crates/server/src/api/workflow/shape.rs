@@ -8,6 +8,7 @@ use crate::api::shape::{Object, Shaped, kept_body, put, put_flow, trimmed};
 use crate::api::viewer::Viewer;
 use axum::http::StatusCode;
 use bytes::Bytes;
+use posthaste_api_types::HeaderLists;
 use posthaste_engine::event::Response;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
@@ -122,7 +123,7 @@ pub(super) fn failed_run(failed_run: &FailedRun, view: View) -> Option<Shaped> {
     put(&mut object, "messageId", failed.id.to_string());
     put(&mut object, "url", run.url.as_str());
     put(&mut object, "method", "POST");
-    put(&mut object, "header", shaper.entry_headers(first, shaper.redact()));
+    put(&mut object, "header", json!(shaper.entry_headers(first, shaper.redact())));
     put(&mut object, "maxRetries", failed.terms.retries);
     put(&mut object, "notBefore", failed.delivery.due.as_millis());
     put(&mut object, "createdAt", failed.terms.accepted_at.as_millis());
@@ -139,7 +140,7 @@ pub(super) fn failed_run(failed_run: &FailedRun, view: View) -> Option<Shaped> {
     match answer {
         Answer::Given(response) => {
             if !response.headers.is_empty() {
-                put(&mut object, "responseHeader", viewer.received_headers(&response.headers));
+                put(&mut object, "responseHeader", json!(viewer.received_headers(&response.headers)));
             }
             response_body = Bytes::copy_from_slice(kept_body(response));
         }
@@ -148,7 +149,7 @@ pub(super) fn failed_run(failed_run: &FailedRun, view: View) -> Option<Shaped> {
     if let Some(call) = &run.config.failure {
         put(&mut object, "failureCallback", call.url.as_str());
         let redact = shaper.redact().union(&call.redact);
-        put(&mut object, "failureCallbackHeader", viewer.sent_headers(&call.headers, &redact));
+        put(&mut object, "failureCallbackHeader", json!(viewer.sent_headers(&call.headers, &redact)));
     }
     if let Some(call) = &failure.call {
         put(&mut object, "failureFunctionState", call_state(call.state));
@@ -239,7 +240,7 @@ impl Shaper<'_> {
         put(&mut object, "error", error_text(error));
         put(&mut object, "status", response.map_or(0, |response| response.status));
         let headers = response.map_or(&[][..], |response| &response.headers);
-        put(&mut object, "headers", self.view.viewer.received_headers(headers));
+        put(&mut object, "headers", json!(self.view.viewer.received_headers(headers)));
         put(&mut object, "time", error.at.as_millis());
         put_trimmed(&mut object, "body", response.map(text_of).unwrap_or_default(), self.view.trim_body);
         object.into()
@@ -248,7 +249,7 @@ impl Shaper<'_> {
     /// `responseStatus`, `responseHeaders` and `responseBody`.
     pub(super) fn put_response(&self, object: &mut Object, response: &Response) {
         put(object, "responseStatus", response.status);
-        put(object, "responseHeaders", self.view.viewer.received_headers(&response.headers));
+        put(object, "responseHeaders", json!(self.view.viewer.received_headers(&response.headers)));
         put_trimmed(object, "responseBody", text_of(response), self.view.trim_body);
     }
 
@@ -281,7 +282,7 @@ impl Shaper<'_> {
     }
 
     /// What an entry is delivered with: the first also with the user's headers.
-    pub(super) fn entry_headers(&self, entry: &Entry, redact: &RedactFields) -> Value {
+    pub(super) fn entry_headers(&self, entry: &Entry, redact: &RedactFields) -> HeaderLists {
         let Terms { content_type, headers, .. } = &*entry.terms;
         if entry.index > 0 {
             return self.view.viewer.sent_headers(headers, redact);
@@ -357,7 +358,7 @@ impl<'a> StepShaper<'a> {
         let (status, answer) = last_answer(failure, self.record.answer.as_deref());
         let (text, headers) = match answer {
             Answer::Given(response) => (text_of(response), self.shaper.view.viewer.received_headers(&response.headers)),
-            Answer::Words(words) => (words.to_owned(), json!({})),
+            Answer::Words(words) => (words.to_owned(), HeaderLists::new()),
         };
         let mut object = Object::new();
         put(&mut object, "messageId", call.id.to_string());
@@ -365,7 +366,7 @@ impl<'a> StepShaper<'a> {
         put(&mut object, "state", call_state(call.state));
         put(&mut object, "failStatus", status);
         put_trimmed(&mut object, "failResponse", text, self.shaper.view.trim_body);
-        put(&mut object, "failHeaders", headers);
+        put(&mut object, "failHeaders", json!(headers));
         put(&mut object, "dlqId", failure.dlq_id.to_string());
         let retries = run.config.failure.as_ref().and_then(|call| call.retries).unwrap_or(run.config.retries);
         put(&mut object, "maxRetries", retries);
@@ -395,7 +396,7 @@ impl<'a> StepShaper<'a> {
             Some(entry) => {
                 put(&mut object, "messageId", entry.id.to_string());
                 put(&mut object, "callType", entry.terms.call_type.name());
-                put(&mut object, "headers", self.shaper.entry_headers(entry, &redact));
+                put(&mut object, "headers", json!(self.shaper.entry_headers(entry, &redact)));
                 put(&mut object, "createdAt", entry.terms.accepted_at.as_millis());
                 put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
             }
@@ -462,7 +463,7 @@ impl<'a> StepShaper<'a> {
             put(object, "callMethod", call.method.as_str());
         }
         let viewer = &self.shaper.view.viewer;
-        put(object, "callHeaders", viewer.sent_headers(&entry.terms.headers, redact));
+        put(object, "callHeaders", json!(viewer.sent_headers(&entry.terms.headers, redact)));
         self.shaper.put_text(object, "callBody", self.record.body(entry), redact);
         let told = item.answer.and_then(|answer| serde_json::from_slice::<Object>(self.record.body(answer)).ok());
         let Some(told) = told else { return };
@@ -492,7 +493,7 @@ impl<'a> StepShaper<'a> {
         put(object, "invokedWorkflowUrl", invoke.url.as_str());
         put(object, "invokedWorkflowCreatedAt", invoke.created_at.as_millis());
         let viewer = &self.shaper.view.viewer;
-        put(object, "invokedWorkflowRunHeaders", viewer.sent_headers(&invoke.run_headers, redact));
+        put(object, "invokedWorkflowRunHeaders", json!(viewer.sent_headers(&invoke.run_headers, redact)));
         self.shaper.put_text(object, "invokedWorkflowRunBody", &self.record.given(invoke), redact);
     }
 

@@ -1,0 +1,56 @@
+//! The objects of the HTTP API, each once. The server responds with them, the console and tests read them, and `/openapi.json`
+//! describes them: all three from the same struct.
+//!
+//! An object here is data alone. It knows no store, no engine and no framework, it cannot decide what a reader may see, and it has
+//! no I/O. How an object is made of a stored one is told in `crates/server/src/api`, next to the handler that responds with it; what
+//! is hidden is hidden there.
+//!
+//! Start at [`message`]; the others are alike. A field that may be absent is left out of the JSON and never null. States are
+//! enums. The comment of a field is its description in `/openapi.json`, so it is written for callers. [`schema`] turns the derives
+//! into JSON Schema.
+
+pub mod message;
+
+pub mod log;
+
+pub mod why;
+
+pub mod bulk_action;
+
+pub mod cause;
+
+pub mod queue;
+
+pub mod flow_control;
+
+pub mod schedule;
+
+pub mod url_group;
+
+pub mod keys;
+
+pub mod stats;
+
+pub mod retry_plan;
+
+pub mod receiver;
+
+pub mod settings;
+
+pub mod health;
+
+pub mod schema;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// For each name a list of values.
+pub type HeaderLists = std::collections::BTreeMap<String, Vec<String>>;
+
+/// The response to a request that was carried out and has nothing to tell: an empty object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Done {}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
