@@ -6,9 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// A crate, and the crates that must not be among its direct or indirect dependencies.
-const FORBIDDEN: [(&str, &[&str]); 8] = [
+const FORBIDDEN: [(&str, &[&str]); 9] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
+    // It cannot call a store: its driver reads and commits.
+    (
+        "posthaste-node",
+        &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-store", "posthaste-delivery"],
+    ),
     ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-faults", &["tokio", "hyper", "axum", "rusqlite", "posthaste-engine"]),
     // Storage blocks, and does not know the network.
