@@ -8,6 +8,14 @@
 //! Start at [`message`]; the others are alike. A field that may be absent is left out of the JSON and never null. States are
 //! enums. The comment of a field is its description in `/openapi.json`, so it is written for callers. [`schema`] turns the derives
 //! into JSON Schema.
+//!
+//! Modules:
+//!
+//! - `message`, `log`, `why`: messages, log lines, and why a message waits
+//! - `bulk_action`, `cause`: bulk actions, and what dead letters have in common
+//! - `queue`, `flow_control`, `schedule`, `url_group`: resources with a name
+//! - `keys`, `settings`, `stats`, `health`, `retry_plan`, `receiver`: the server and its tenants
+//! - `schema`: JSON Schema from the derives
 
 pub mod message;
 

@@ -5,6 +5,19 @@
 //! dialled, `connect` and `pool` open and keep connections, `request` builds and signs the request, and `response`
 //! reads the response within the limits of `answer_room`. The egress guard has its vectors in `vectors/ssrf.json`.
 //! Modules are in reading order.
+//!
+//! Modules:
+//!
+//! - `target`, `request`: the URL and the request of an attempt
+//! - `address`, `egress`: which addresses may be dialled
+//! - `resolve`: name resolution
+//! - `connect`, `pool`, `frames`: connections; `frames` bounds HTTP/2
+//! - `stream`, `response`, `answer_room`: bodies, and responses within bounds
+//! - `failure`: why an attempt failed
+//! - `upstream`: a receiver that the operator chose, for `api/llm`
+//! - `probes`: bounds how a tenant can explore private networks
+//! - `loop_mark`: recognises deliveries that come back
+//! - `fuzzing`: entry points of the fuzzers
 
 pub mod target;
 

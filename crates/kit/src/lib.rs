@@ -3,6 +3,17 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+// Modules:
+// - `receiver`, `replay`, `body`: is a delivery signed, is it new, and its bytes within a bound
+// - `job`, `webhook`: the two kinds of handlers
+// - `idempotency`: what was done before: model, memory, Redis, PostgreSQL
+// - `publish`: messages, the queues that take them, the spool
+// - `retry`, `call`: attempts, and what their errors mean
+// - `service`, `exchange`: calls of other services, and the one place that speaks HTTP
+// - `problem`, `failure`: errors for callers and for queues
+// - `propagation`, `telemetry`: trace context and observation
+// - `testing`, `clock`, `secret`: doubles for tests, time, secrets
+
 pub mod body;
 pub mod call;
 pub mod clock;

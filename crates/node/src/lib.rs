@@ -9,6 +9,15 @@
 //! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`,
 //! `schedules.rs`; `firing.rs` fires schedules. Workflow runs and bulk actions are still in the server and use [`Node::shard`] and
 //! [`Node::batch`].
+//!
+//! Modules:
+//!
+//! - `node`, `host`, `bounds`: the state, what surrounds it, and how much it does at once
+//! - `round`, `facts`: commands that are decided together, and what is read for them
+//! - `batch`, `reply`: what waits for the commit
+//! - `messages`, `dead_letters`, `queues`, `flow_keys`, `schedules`: families of commands
+//! - `firing`: schedules whose time has come
+//! - `new_message`, `weight`, `quota`: a message before it has an id, the bytes it stores, and quotas
 
 mod batch;
 mod bounds;

@@ -1,5 +1,22 @@
 //! The Posthaste server: durable, signed, retried, deduplicated HTTP message delivery that speaks the
 //! QStash protocol. Modules in reading order; `ARCHITECTURE.md` has the map.
+//!
+//! Modules:
+//!
+//! - `main`, `simulate`: the command line
+//! - `config`, `quotas`, `nearest`: every setting, what a tenant may have, and the name nearest to a typo
+//! - `tenants`, `browsers`: tokens and their scopes; which web pages may call the API
+//! - `server`, `app`: puts a server together; what request handlers can reach
+//! - `http`, `sse`: the listener and its bounds; server-sent events
+//! - `api`: one file per resource
+//! - `console`: pages for people, made of the API's answers
+//! - `core`, `bulk`: the core thread: reads and commits for the node; bulk actions in the background
+//! - `reads`, `blocking`: fair shares of reads; work on blocking threads
+//! - `keys`, `sealed`, `credentials`: signing keys; encryption at rest; credentials that are sent on
+//! - `data_dir`, `token_uses`: the data directory and its free space; the last use of tokens
+//! - `clock`: the only place that reads the wall clock and draws randomness
+//! - `metrics`, `telemetry`, `pulse`: what is counted, logged and charted
+//! - `dev_output`, `port_holder`, `receiver`: `posthaste dev`: its terminal and the test receiver
 
 pub mod config;
 mod nearest;

@@ -6,6 +6,17 @@
 //!
 //! Start at [`run`]. `world` is the loop, `node` the driver of the engine, `judge` the rules, `swarm` what a seed
 //! draws. What is simulated and what is not: `docs/reliability/simulation.md`.
+//!
+//! Modules:
+//!
+//! - `world`, `agenda`: the loop, and what is still to happen in it
+//! - `swarm`, `random`: what a seed draws
+//! - `env`: what all parts share
+//! - `node`: the driver of the node, with commits that take time
+//! - `store`, `receiver`, `publisher`, `command`: the world around it
+//! - `program`, `endpoint`: workflow functions, and the endpoint that executes them
+//! - `judge`, `story`: the rules, and the story of a broken one
+//! - `bug`: bugs that can be planted around the node
 
 mod agenda;
 mod bug;

@@ -4,6 +4,16 @@
 //! Calls block, so they are made by the core thread and by `spawn_blocking`. Start with [`Store`], the trait. The
 //! backends are [`sqlite`] (the embedded database), [`journal`] (the default: a journal in front of it) and [`memory`]
 //! (the reference model for tests). One conformance suite in `tests/store` runs on all of them and specifies the trait.
+//!
+//! Modules:
+//!
+//! - `journal`: the default backend: committed batches in files, in front of SQLite
+//! - `sqlite`: the embedded database: schema, upgrades, writes, queries, retention
+//! - `memory`: the reference model
+//! - `page`, `filter`, `run_filter`, `names`: lists and their filters
+//! - `run`: entries of runs
+//! - `bucket`: history by time
+//! - `weight`, `usage`: bytes of a row in RAM, and stored bytes per tenant
 
 pub mod journal;
 pub mod memory;

@@ -1,6 +1,18 @@
 //! Types for everything that crosses the network. Parse once here, then pass the types around.
 //!
 //! No I/O, no clock, no randomness: times and random bytes are arguments. The modules are in reading order.
+//!
+//! Modules:
+//!
+//! - `time`, `id`, `encoding`: points in time, ids, text encodings
+//! - `header`, `boolean`, `duration`, `redact`, `flow_control`, `setting`, `forward`: values of headers
+//! - `retry_delay`, `retry_after`: when to retry
+//! - `cron`: when a schedule fires
+//! - `destination`: rules for paths and queries
+//! - `publish`: all headers of a publish at once
+//! - `workflow`: what clients of workflows send
+//! - `rejection`, `echo`: why a value is rejected, and the value as errors repeat it
+//! - `signature`: signing keys and signed claims
 
 pub mod time;
 
