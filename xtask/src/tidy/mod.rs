@@ -96,14 +96,23 @@ fn headers(tree: &Tree) -> Vec<String> {
     bare.map(|file| format!("{}:1: has no header; start it with //! and what the file is for", file.path)).collect()
 }
 
-/// ARCHITECTURE.md names the top modules of every crate.
+/// ARCHITECTURE.md names every crate, and the header of each crate's `lib.rs` names its top modules.
 fn map(tree: &Tree) -> Vec<String> {
-    let Some(map) = tree.text("ARCHITECTURE.md") else { return vec!["ARCHITECTURE.md is missing".to_owned()] };
-    let names = |name: &str| ["", ".rs", "/"].iter().any(|end| map.contains(&format!("`{name}{end}`")));
     let mut modules: Vec<(&str, &str)> = tree.files.iter().filter_map(|file| top_module(&file.path)).collect();
     modules.dedup();
-    let absent = modules.into_iter().filter(|(_, module)| !names(module));
-    absent.map(|(part, module)| format!("ARCHITECTURE.md: does not mention `{module}` of {part}")).collect()
+    let mut crates: Vec<&str> = modules.iter().map(|(part, _)| *part).collect();
+    crates.dedup();
+    let page = tree.text("ARCHITECTURE.md").unwrap_or_default();
+    let unknown = crates.into_iter().filter(|part| !page.contains(&format!("({part}/")));
+    let mut problems: Vec<String> = unknown.map(|part| format!("ARCHITECTURE.md: does not link to {part}")).collect();
+    for (part, module) in modules {
+        let path = format!("{part}/src/lib.rs");
+        let mut comments = tree.text(&path).unwrap_or_default().lines().filter(|line| line.starts_with("//"));
+        if !comments.any(|line| line.contains(&format!("`{module}`"))) {
+            problems.push(format!("{path}:1: the list of modules does not have `{module}`"));
+        }
+    }
+    problems
 }
 
 /// `crates/wire/src/id.rs`, and everything below `crates/wire/src/id/`, is module `id` of `crates/wire`.
@@ -221,17 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn the_map_names_every_top_module() {
+    fn the_map_names_every_crate_and_every_top_module() {
         let tree = Tree::of(&[
-            ("ARCHITECTURE.md", "| `id` | `sqlite/` | `main.rs` |"),
+            ("ARCHITECTURE.md", "| [`wire`](crates/wire/src/lib.rs) |"),
+            ("crates/wire/src/lib.rs", "//! - `id`, `time`: ids\n\npub mod header;"),
             ("crates/wire/src/id.rs", ""),
-            ("crates/wire/src/lib.rs", ""),
-            ("crates/server/src/store/mod.rs", ""),
-            ("crates/server/src/main.rs", ""),
-            ("crates/server/src/app.rs", ""),
+            ("crates/wire/src/header/name.rs", ""),
+            ("crates/store/src/lib.rs", "//! `sqlite`"),
+            ("crates/store/src/sqlite/mod.rs", ""),
             ("bench/src/sink.rs", ""),
         ]);
-        starts(&map(&tree), &["ARCHITECTURE.md: does not mention `app` of crates/server"]);
+        let missing = [
+            "ARCHITECTURE.md: does not link to crates/store",
+            "crates/wire/src/lib.rs:1: the list of modules does not have `header`",
+        ];
+        starts(&map(&tree), &missing);
     }
 
     #[test]
