@@ -6,6 +6,13 @@
 //! transaction.** A delivery is a message like any other, so the shard handles its retries, limits and order.
 //!
 //! Modules in reading order.
+//!
+//! The delivery of an entry is a message of the shard, with its time, key, destination and retries. Its outcome returns to the run
+//! instead of the logs and the DLQ, and its body, all entries up to its own, is put together when it is sent. The deadline of a
+//! wait is a message that goes nowhere. A failed run is its own dead letter.
+//!
+//! [`Workflow`] has no bodies: those of entries, and the notes of a run (early events, payloads of invoked runs, its result), are
+//! rows that are written once and read by those who show or send them ([`Record`]).
 
 pub mod entry;
 
