@@ -51,6 +51,10 @@ pub enum Bug {
     RescheduleForgottenAtFiring,
     /// A schedule that gets another expression keeps its next time.
     RescheduleKeepsTime,
+    /// A message of a queue that is delivered now does not wait for its turn.
+    DeliverNowSkipsTurn,
+    /// A message that is delivered now keeps its old due time in the store.
+    DeliverNowNotStored,
     /// Messages that were due once are not loaded after the clock went back.
     ClockBackStrandsSpilled,
     /// A delayed message of a queue joins it too early.
@@ -83,7 +87,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 37] = [
+    pub const ALL: [Bug; 39] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -107,6 +111,8 @@ impl Bug {
         Bug::ScheduleCatchesUpWithAll,
         Bug::RescheduleForgottenAtFiring,
         Bug::RescheduleKeepsTime,
+        Bug::DeliverNowSkipsTurn,
+        Bug::DeliverNowNotStored,
         Bug::ClockBackStrandsSpilled,
         Bug::DelayedJoinsEarly,
         Bug::OriginOneTooMany,

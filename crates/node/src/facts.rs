@@ -6,6 +6,7 @@
 use posthaste_engine::message::{DedupKey, Live};
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::url_group::UrlGroup;
+use posthaste_engine::workflow::StepRef;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub struct Wanted {
     pub duplicates: Vec<(TenantId, DedupKey)>,
     /// The live rows of these messages, if they belong to the tenant.
     pub live: Vec<(TenantId, MessageId)>,
+    /// What these messages are for their runs, if they are of runs and live.
+    pub steps: Vec<(TenantId, MessageId)>,
     /// Which of these dead letters exist.
     pub dead_letters: Vec<(TenantId, DlqId)>,
     /// These schedules, without their bodies.
@@ -39,9 +42,10 @@ pub struct DueSchedules {
 impl Wanted {
     /// Whether nothing must be read.
     pub fn is_empty(&self) -> bool {
-        let Wanted { duplicates, live, dead_letters, schedules, due, url_groups } = self;
+        let Wanted { duplicates, live, steps, dead_letters, schedules, due, url_groups } = self;
         duplicates.is_empty()
             && live.is_empty()
+            && steps.is_empty()
             && dead_letters.is_empty()
             && schedules.is_empty()
             && due.schedules.is_empty()
@@ -51,6 +55,7 @@ impl Wanted {
     pub(crate) fn merge(&mut self, other: Wanted) {
         self.duplicates.extend(other.duplicates);
         self.live.extend(other.live);
+        self.steps.extend(other.steps);
         self.dead_letters.extend(other.dead_letters);
         self.schedules.extend(other.schedules);
         self.due.schedules.extend(other.due.schedules);
@@ -66,6 +71,8 @@ pub struct Facts {
     pub duplicates: HashMap<(TenantId, DedupKey), MessageId>,
     /// Live rows.
     pub live: HashMap<(TenantId, MessageId), Live>,
+    /// What messages are for their runs.
+    pub steps: HashMap<MessageId, StepRef>,
     /// Dead letters.
     pub dead_letters: HashSet<(TenantId, DlqId)>,
     /// Schedules without their bodies, by their ids.

@@ -11,7 +11,7 @@ use crate::host::{Moment, NoRoom};
 use crate::new_message::{FirstDue, NewMessage};
 use crate::node::Node;
 use crate::quota::QuotaExceeded;
-use crate::round::Next;
+use crate::round::Progress;
 use crate::weight::stored_bytes;
 use posthaste_engine::message::{MessageSpec, Origin};
 use posthaste_engine::schedule::{Schedule, ScheduleState, ScheduleTarget, Tick};
@@ -109,20 +109,20 @@ impl Node {
 
 impl Firing {
     /// Fires the next schedule, or says what must happen before.
-    pub fn next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Next {
+    pub fn next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Progress {
         match self.stage {
-            Stage::ReadSchedules if self.due.is_empty() => Next::Done,
+            Stage::ReadSchedules if self.due.is_empty() => Progress::Done,
             Stage::ReadSchedules => {
                 let due = DueSchedules { schedules: self.due.clone(), bytes_max: node.bounds.fired_bytes };
-                Next::Read(Wanted { due, ..Wanted::default() })
+                Progress::Read(Wanted { due, ..Wanted::default() })
             }
-            Stage::ReadGroups => Next::Read(Wanted { url_groups: self.wanted_groups(), ..Wanted::default() }),
-            Stage::Fire if node.batch.body_bytes >= node.bounds.batch_bytes => Next::Commit,
+            Stage::ReadGroups => Progress::Read(Wanted { url_groups: self.wanted_groups(), ..Wanted::default() }),
+            Stage::Fire if node.batch.body_bytes >= node.bounds.batch_bytes => Progress::Commit,
             Stage::Fire => self.fire_next(node, moment),
         }
     }
 
-    /// What was read for [`Next::Read`].
+    /// What was read for [`Progress::Read`].
     pub fn found(&mut self, facts: Facts) {
         match self.stage {
             Stage::ReadSchedules => {
@@ -141,18 +141,18 @@ impl Firing {
         groups
     }
 
-    fn fire_next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Next {
+    fn fire_next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Progress {
         if self.messages >= node.bounds.fired_messages {
-            return Next::Done;
+            return Progress::Done;
         }
-        let Some((tenant, id, schedule)) = self.read.pop_front() else { return Next::Done };
+        let Some((tenant, id, schedule)) = self.read.pop_front() else { return Progress::Done };
         if self.without_room.contains(&tenant) {
-            return Next::Decided;
+            return Progress::Decided;
         }
         let Some(schedule) = schedule else {
             moment.host.schedule_missing(tenant, &id);
             node.schedules.remove(tenant, &id);
-            return Next::Decided;
+            return Progress::Decided;
         };
         let group = match &schedule.plan.destination {
             ScheduleTarget::Url(_) => None,
@@ -165,7 +165,7 @@ impl Firing {
                 self.without_room.insert(tenant);
             }
         }
-        Next::Decided
+        Progress::Decided
     }
 }
 

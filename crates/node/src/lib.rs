@@ -6,7 +6,7 @@
 //! This crate has no clock, no network, no disk, no threads and no randomness, and it cannot call a store: a command says what
 //! must be read ([`Wanted`]), and gets it as [`Facts`]. A reply cannot be sent before the commit: see [`Reply`].
 //!
-//! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`,
+//! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `deliver_now.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`,
 //! `schedules.rs`; `firing.rs` fires schedules. Workflow runs and bulk actions are still in the server and use [`Node::shard`] and
 //! [`Node::batch`].
 //!
@@ -15,13 +15,14 @@
 //! - `node`, `host`, `bounds`: the state, what surrounds it, and how much it does at once
 //! - `round`, `facts`: commands that are decided together, and what is read for them
 //! - `batch`, `reply`: what waits for the commit
-//! - `messages`, `dead_letters`, `queues`, `flow_keys`, `schedules`: families of commands
+//! - `messages`, `deliver_now`, `dead_letters`, `queues`, `flow_keys`, `schedules`: families of commands
 //! - `firing`: schedules whose time has come
 //! - `new_message`, `weight`, `quota`: a message before it has an id, the bytes it stores, and quotas
 
 mod batch;
 mod bounds;
 mod dead_letters;
+mod deliver_now;
 mod facts;
 mod firing;
 mod flow_keys;
@@ -39,6 +40,7 @@ mod weight;
 pub use batch::{Batch, Committed, Done, Uncommitted};
 pub use bounds::{BATCH_BYTES_MAX, Bounds};
 pub use dead_letters::{DeadLetterCommand, Replay};
+pub use deliver_now::{DeliverNow, DeliverNowRefused, DeliverStep};
 pub use facts::{DueSchedules, Facts, Wanted};
 pub use firing::{Firing, messages_of};
 pub use flow_keys::FlowCommand;
@@ -49,6 +51,6 @@ pub use node::{Command, Node, next_id};
 pub use queues::{QueueCommand, QueueSettings};
 pub use quota::{QuotaExceeded, Quotas};
 pub use reply::{ReadReply, Reply};
-pub use round::{Next, Round};
+pub use round::{Next, Progress, Round};
 pub use schedules::ScheduleCommand;
 pub use weight::{entry_bytes, failure_bytes, header_bytes, spec_bytes, stored_bytes, wait_bytes};

@@ -3,12 +3,14 @@
 use crate::batch::Batch;
 use crate::bounds::Bounds;
 use crate::dead_letters::DeadLetterCommand;
+use crate::deliver_now::DeliverNow;
 use crate::facts::{Facts, Wanted};
 use crate::flow_keys::FlowCommand;
 use crate::host::Moment;
 use crate::messages::MessageCommand;
 use crate::queues::QueueCommand;
 use crate::quota::Quotas;
+use crate::round::Next;
 use crate::schedules::ScheduleCommand;
 use posthaste_engine::schedule::Schedules;
 use posthaste_engine::shard::Shard;
@@ -33,6 +35,8 @@ pub struct Node {
 pub enum Command {
     /// Messages.
     Messages(MessageCommand),
+    /// A message is due now.
+    DeliverNow(DeliverNow),
     /// Dead letters.
     DeadLetters(DeadLetterCommand),
     /// Queues.
@@ -55,14 +59,16 @@ impl Node {
     }
 
     /// Decides one command. Its facts must be those that [`Command::wanted`] asks for.
-    pub fn handle(&mut self, command: Command, facts: &Facts, moment: &mut Moment<'_>) {
+    pub(crate) fn handle(&mut self, command: Command, facts: &Facts, moment: &mut Moment<'_>) -> Next {
         match command {
+            Command::DeliverNow(command) => return self.deliver_now(command, facts, moment),
             Command::Messages(command) => self.message_command(command, facts, moment),
             Command::DeadLetters(command) => self.dead_letter_command(command, facts, moment),
             Command::Queues(command) => self.queue_command(command, moment),
             Command::Flows(command) => self.flow_command(command, moment),
             Command::Schedules(command) => self.schedule_command(command, facts, moment),
         }
+        Next::Decided
     }
 }
 
@@ -77,6 +83,7 @@ impl Command {
     pub fn wanted(&self, node: &Node) -> Wanted {
         match self {
             Command::Messages(command) => command.wanted(),
+            Command::DeliverNow(command) => command.wanted(),
             Command::DeadLetters(command) => command.wanted(),
             Command::Queues(_) | Command::Flows(_) => Wanted::default(),
             Command::Schedules(command) => command.wanted(node),
@@ -87,7 +94,7 @@ impl Command {
     pub fn needs_truth(&self, node: &Node) -> bool {
         match self {
             Command::Schedules(command) => command.needs_truth(node),
-            Command::Messages(MessageCommand::Cancel { .. }) | Command::DeadLetters(_) => true,
+            Command::Messages(MessageCommand::Cancel { .. }) | Command::DeadLetters(_) | Command::DeliverNow(_) => true,
             Command::Messages(MessageCommand::Publish { .. }) | Command::Queues(_) | Command::Flows(_) => false,
         }
     }

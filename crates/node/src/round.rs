@@ -7,6 +7,7 @@
 //! What all commands want to know is read at once, so that a round costs one trip to a remote database. A command that needs the
 //! truth ends the part of the round before it: that is committed first, and then the facts for the rest are read.
 
+use crate::deliver_now::DeliverStep;
 use crate::facts::{Facts, Wanted};
 use crate::host::Moment;
 use crate::node::{Command, Node};
@@ -22,16 +23,29 @@ pub struct Round {
     known: usize,
 }
 
-/// What a driver does next for a round, or for schedules that fire.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a driver does next for a round.
 pub enum Next {
-    /// Read this, and pass it to `found`.
+    /// Read this, and pass it to [`Round::found`].
     Read(Wanted),
     /// Commit the batch of the node, and call [`Round::committed`].
     Commit,
-    /// One command was decided, or one schedule. The driver may commit first if the batch has become large.
+    /// One command was decided. The driver may commit first if the batch has become large.
     Decided,
+    /// The run of a message must decide about it; then pass that to [`Node::deliver_step_now`].
+    DeliverStep(Box<DeliverStep>),
     /// Nothing is left.
+    Done,
+}
+
+/// What a driver does next for work of the node itself.
+pub enum Progress {
+    /// Read this, and pass it to `found`.
+    Read(Wanted),
+    /// Commit the batch of the node.
+    Commit,
+    /// A piece was decided.
+    Decided,
+    /// Nothing is left for now.
     Done,
 }
 
@@ -61,11 +75,9 @@ impl Round {
             }
             self.known = count;
         }
-        if let Some(command) = self.waiting.pop_front() {
-            self.known -= 1;
-            node.handle(command, &self.facts, moment);
-        }
-        Next::Decided
+        let Some(command) = self.waiting.pop_front() else { return Next::Done };
+        self.known -= 1;
+        node.handle(command, &self.facts, moment)
     }
 
     /// What was read for [`Next::Read`].

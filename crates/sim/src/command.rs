@@ -8,7 +8,7 @@ use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::note::NoteKey;
 use posthaste_engine::workflow::run::{RunConfig, StepText};
-use posthaste_node::{NewMessage, QueueSettings, Replay};
+use posthaste_node::{DeliverNowRefused, NewMessage, QueueSettings, Replay};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -39,6 +39,7 @@ pub(crate) enum Task {
 pub(crate) enum NodeTask {
     Publish(Vec<NewMessage>),
     Cancel { tenant: TenantId, ids: Vec<MessageId> },
+    DeliverNow { tenant: TenantId, id: MessageId },
     DeleteDeadLetters { tenant: TenantId, ids: Vec<DlqId> },
     Replay { tenant: TenantId, replays: Vec<Replay> },
     PutQueue { tenant: TenantId, name: String, settings: QueueSettings },
@@ -156,6 +157,8 @@ pub(crate) enum Said {
     Published(Vec<(Accepted, TenantId, Option<DedupKey>)>),
     /// These were live, and not cancelled before.
     Cancelled(Vec<MessageId>),
+    /// Whether this message is due now.
+    DueNow(MessageId, Result<(), DeliverNowRefused>),
     Deleted(TenantId, Vec<DlqId>),
     /// What became of each dead letter.
     Replayed(TenantId, Vec<(DlqId, Option<Accepted>)>),

@@ -166,8 +166,23 @@ fn operate(env: &mut Env) -> Vec<Task> {
     let key = key_name(random.below(env.swarm.keys));
     let schedule = format!("schedule-{}", random.below(env.swarm.schedules.max(1)));
     let schedules = if env.swarm.schedules > 0 { 6 } else { 0 };
-    let task = match random.weighted(&[8, 4, 6, 1, 4, 6, 4, 1, schedules, schedules / 3, schedules / 2, schedules / 6])
-    {
+    let stalls = if env.swarm.faults.jumps > 0 { 8 } else { 0 };
+    let task = match random.weighted(&[
+        8,
+        4,
+        6,
+        1,
+        4,
+        6,
+        4,
+        1,
+        schedules,
+        schedules / 3,
+        schedules / 2,
+        schedules / 6,
+        4,
+        stalls,
+    ]) {
         0 => cancel(env, tenant),
         1 => NodeTask::PutQueue {
             tenant,
@@ -184,6 +199,8 @@ fn operate(env: &mut Env) -> Vec<Task> {
         8 => NodeTask::PutSchedule(Box::new(new_schedule(env, tenant, schedule))).into(),
         9 => NodeTask::PauseSchedule { tenant, id: schedule, paused: random.permille(500) }.into(),
         10 => reschedule(random, tenant, schedule),
+        12 => return deliver_now(env, tenant).into_iter().collect(),
+        13 => return stall(env, tenant, queue),
         _ => NodeTask::DropSchedule { tenant, id: schedule }.into(),
     };
     vec![task]
@@ -202,14 +219,40 @@ fn edit(random: &mut Random) -> FlowEdit {
     }
 }
 
-/// Any live messages: what a list would show.
+/// Any live messages: what a list would show. Sometimes those of queues that are delayed, which others wait for.
 fn cancel(env: &mut Env, tenant: TenantId) -> Task {
-    let live: Vec<&Live> = env.store.live.values().filter(|row| row.tenant == tenant).collect();
+    let now = env.store_now();
+    let own = || env.store.live.values().filter(|row| row.tenant == tenant);
+    let delayed: Vec<&Live> = own().filter(|row| row.place.is_some() && !row.is_due(now)).collect();
+    let is_delayed = !delayed.is_empty() && env.random.permille(300);
+    let live: Vec<&Live> = if is_delayed { delayed } else { own().collect() };
     let count = env.random.within(1, 3).min(live.len() as u64);
     let mut ids: Vec<_> = (0..count).map(|_| live[env.random.below(live.len() as u64) as usize].id).collect();
     ids.sort_unstable();
     ids.dedup();
     NodeTask::Cancel { tenant, ids }.into()
+}
+
+/// A queue is paused with a delayed message in it. Others join it after the time of that one, and when the clock is set back then,
+/// they wait for it.
+fn stall(env: &mut Env, tenant: TenantId, queue: String) -> Vec<Task> {
+    let message = new_message(env);
+    let first_due = FirstDue::AfterMs(env.random.any_size(100, 10_000));
+    let spec = MessageSpec { queue: Some(queue.clone()), flow: None, ..message.spec };
+    let origin = Origin::of_url(tenant, &spec.url);
+    let message = NewMessage { tenant, spec, origin, first_due, dedup: None, ..message };
+    let pause = NodeTask::PauseQueue { tenant, name: queue, paused: true };
+    vec![pause.into(), NodeTask::Publish(vec![message]).into()]
+}
+
+/// Any message that is not due, or any live one: what a list would show.
+fn deliver_now(env: &mut Env, tenant: TenantId) -> Option<Task> {
+    let now = env.store_now();
+    let own = || env.store.live.values().filter(|row| row.tenant == tenant);
+    let late: Vec<&Live> = own().filter(|row| !row.is_due(now)).collect();
+    let live = if late.is_empty() { own().collect() } else { late };
+    let ids: Vec<_> = live.into_iter().map(|row| row.id).collect();
+    (!ids.is_empty()).then(|| NodeTask::DeliverNow { tenant, id: env.random.pick(&ids) }.into())
 }
 
 /// All its messages are cancelled, and then it goes.

@@ -151,6 +151,11 @@ impl Store {
         !self.undo.iter().any(|undo| matches!(undo, Undo::State(other, _) if *other == id))
     }
 
+    /// Whether a power cut would leave the row of this message as it is.
+    pub(crate) fn is_row_on_disk(&self, id: MessageId) -> bool {
+        !self.undo.iter().any(|undo| matches!(undo, Undo::Live(seq, _) if *seq == id.seq))
+    }
+
     /// Whether a power cut would leave this schedule as it is.
     pub(crate) fn is_schedule_on_disk(&self, key: &Named) -> bool {
         !self.undo.iter().any(|undo| matches!(undo, Undo::Schedule(other, _) if other == key))

@@ -4,6 +4,7 @@ use super::{Output, Shard, Stage};
 use crate::event::Op;
 use crate::flow::{FlowEdit, FlowInfo, FlowPage};
 use crate::message::{FlowKey, Live, QueueKey};
+use crate::planted::{self, Bug};
 use crate::queue::Queue;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
@@ -27,7 +28,7 @@ impl Shard {
         if row.cancel_requested {
             return DeliverNowOutcome::Cancelled;
         }
-        if row.place.is_some() {
+        if row.place.is_some() && !planted::has(Bug::DeliverNowSkipsTurn) {
             return DeliverNowOutcome::Queued;
         }
         let waits_for_time = self.held.get(&row.id.seq).is_none_or(|held| held.stage == Stage::Timed);
@@ -35,7 +36,9 @@ impl Shard {
             self.forget(row.id.seq, now);
             let live = Live { due: now, ..*row };
             out.synced = true;
-            out.ops.push(Op::Update(live));
+            if !planted::has(Bug::DeliverNowNotStored) {
+                out.ops.push(Op::Update(live));
+            }
             self.arrive(live, now);
             self.dispatch(&[], now, out);
         }

@@ -6,9 +6,10 @@ use posthaste_engine::message::{DedupKey, Live, MessageSpec, Origin};
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::{Accepted, Settings, Shard};
 use posthaste_engine::url_group::UrlGroup;
+use posthaste_engine::workflow::{Part, StepRef};
 use posthaste_node::{
-    Bounds, Command, Facts, FirstDue, Host, MessageCommand, Moment, NewMessage, Next, NoRoom, Node, Quotas, Reply,
-    Round, TakenRoom, Wanted,
+    Bounds, Command, DeliverStep, Facts, FirstDue, Host, MessageCommand, Moment, NewMessage, Next, NoRoom, Node,
+    Progress, Quotas, Reply, Round, TakenRoom, Wanted,
 };
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -60,6 +61,7 @@ impl Stored {
 pub(crate) struct Stored {
     pub(crate) duplicates: HashMap<(TenantId, DedupKey), MessageId>,
     pub(crate) live: HashMap<(TenantId, MessageId), Live>,
+    pub(crate) steps: HashMap<MessageId, StepRef>,
     pub(crate) dead_letters: HashSet<(TenantId, DlqId)>,
     pub(crate) schedules: BTreeMap<(TenantId, String), Schedule>,
     pub(crate) groups: HashMap<String, UrlGroup>,
@@ -116,6 +118,7 @@ impl Driver {
                 }
                 Next::Commit => self.commit(),
                 Next::Decided => {}
+                Next::DeliverStep(step) => self.ask_run(*step),
                 Next::Done => return self.commit(),
             }
         }
@@ -126,20 +129,27 @@ impl Driver {
         let Some(mut firing) = self.node.fire_due(self.now) else { return self.tell("nothing is due".to_owned()) };
         loop {
             match firing.next(&mut self.node, &mut Moment { now: self.now, host: &mut self.host }) {
-                Next::Read(wanted) => {
+                Progress::Read(wanted) => {
                     let facts = self.read(&wanted);
                     firing.found(facts);
                 }
-                Next::Commit => self.commit(),
-                Next::Decided => {}
-                Next::Done => return self.commit(),
+                Progress::Commit => self.commit(),
+                Progress::Decided => {}
+                Progress::Done => return self.commit(),
             }
         }
     }
 
+    /// Runs in this store agree to everything but to the delivery of their first entry.
+    fn ask_run(&mut self, step: DeliverStep) {
+        let is_noted = step.step.part != Part::Entry(0);
+        self.tell(format!("the run decides about {:?}", step.step.part));
+        self.node.deliver_step_now(step, is_noted, &mut Moment { now: self.now, host: &mut self.host });
+    }
+
     /// One trip to the store.
     pub(crate) fn read(&self, wanted: &Wanted) -> Facts {
-        let Wanted { duplicates, live, dead_letters, schedules, due, url_groups } = wanted;
+        let Wanted { duplicates, live, steps, dead_letters, schedules, due, url_groups } = wanted;
         let mut text = format!("read {} keys, {} rows, {} letters", duplicates.len(), live.len(), dead_letters.len());
         let others =
             [(schedules.len(), "schedules"), (due.schedules.len(), "due schedules"), (url_groups.len(), "groups")];
@@ -152,6 +162,7 @@ impl Driver {
         let known = |key: &(TenantId, DedupKey)| Some((*key, *stored.duplicates.get(key)?));
         facts.duplicates = duplicates.iter().filter_map(known).collect();
         facts.live = live.iter().filter_map(|key| Some((*key, *stored.live.get(key)?))).collect();
+        facts.steps = steps.iter().filter_map(|(_, id)| Some((*id, *stored.steps.get(id)?))).collect();
         facts.dead_letters = dead_letters.iter().filter(|key| stored.dead_letters.contains(key)).copied().collect();
         for key in schedules {
             if let Some(schedule) = stored.schedules.get(key) {

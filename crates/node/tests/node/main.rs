@@ -1,6 +1,7 @@
 //! What a node reads, commits and answers, and in which order.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
+mod deliver_now;
 mod driver;
 mod round;
 mod schedules;

@@ -1,11 +1,13 @@
 //! Reads what the commands of a round want to know: one trip to the store of each kind, however many commands ask.
 
+use posthaste_engine::message::Message;
 use posthaste_engine::schedule::Schedule;
 use posthaste_node::{DueSchedules, Facts, Wanted};
 use posthaste_store::{Part, Store, StoreError};
-use posthaste_wire::id::TenantId;
+use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(super) fn read(store: &dyn Store, wanted: &Wanted, now: Timestamp) -> Result<Facts, StoreError> {
     let mut facts = Facts::default();
@@ -17,6 +19,13 @@ pub(super) fn read(store: &dyn Store, wanted: &Wanted, now: Timestamp) -> Result
     for (tenant, ids) in by_tenant(&wanted.live) {
         let rows = store.find_live(tenant, &ids)?;
         facts.live.extend(rows.into_iter().map(|row| ((tenant, row.id), row)));
+    }
+    let steps = wanted.steps.iter().filter_map(|key| facts.live.get(key));
+    let steps: Vec<MessageId> = steps.filter(|row| row.is_step).map(|row| row.id).collect();
+    if !steps.is_empty() {
+        let messages = store.load_messages(&steps)?;
+        let step = |message: &Arc<Message>| Some((message.id, message.spec.workflow?));
+        facts.steps = messages.iter().filter_map(step).collect();
     }
     for (tenant, ids) in by_tenant(&wanted.dead_letters) {
         let found = store.find_dead_letters(tenant, &ids)?;

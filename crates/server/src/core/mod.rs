@@ -52,8 +52,10 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::why::WaitReason;
-use posthaste_node::{DeadLetterCommand, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply, ScheduleCommand};
-pub use posthaste_node::{FirstDue, NewMessage, NoRoom, QueueSettings, QuotaExceeded, Replay};
+use posthaste_node::{
+    DeadLetterCommand, DeliverNow, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply, ScheduleCommand,
+};
+pub use posthaste_node::{DeliverNowRefused, FirstDue, NewMessage, NoRoom, QueueSettings, QuotaExceeded, Replay};
 pub(crate) use posthaste_node::{entry_bytes, messages_of, spec_bytes, stored_bytes, wait_bytes};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
@@ -72,11 +74,6 @@ pub(crate) enum Command {
         outcome: Outcome,
         /// Room in RAM that the response takes until it is stored.
         room: Permits,
-    },
-    DeliverNow {
-        tenant: TenantId,
-        id: MessageId,
-        reply: Reply<Result<(), DeliverNowRefused>>,
     },
     Run(RunCommand),
     PutBulkAction {
@@ -115,6 +112,12 @@ impl From<MessageCommand> for Command {
     }
 }
 
+impl From<DeliverNow> for Command {
+    fn from(command: DeliverNow) -> Command {
+        Command::Node(posthaste_node::Command::DeliverNow(command))
+    }
+}
+
 impl From<DeadLetterCommand> for Command {
     fn from(command: DeadLetterCommand) -> Command {
         Command::Node(posthaste_node::Command::DeadLetters(command))
@@ -146,20 +149,6 @@ pub struct Parallelism {
     pub max: u32,
     /// Now.
     pub count: u32,
-}
-
-/// Why a message is not sent at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeliverNowRefused {
-    /// It is unknown, has ended or was cancelled.
-    #[error("the message is unknown, or it has already ended")]
-    Unknown,
-    /// Nobody comes before his turn.
-    #[error("the message is in a queue and must wait for its turn")]
-    Queued,
-    /// It stands for the deadline of a wait, and is never sent.
-    #[error("the step waits for an event, and only the event or its timeout ends the wait")]
-    Deadline,
 }
 
 /// What one piece of a bulk action came to.
@@ -283,7 +272,7 @@ impl CoreHandle {
         tenant: TenantId,
         id: MessageId,
     ) -> Result<Result<(), DeliverNowRefused>, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DeliverNow { tenant, id, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| DeliverNow { tenant, id, reply }).await
     }
 
     /// What a message waits for, of which the store has this row. Looks at nothing but RAM.

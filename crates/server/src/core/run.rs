@@ -210,6 +210,7 @@ impl Core {
                 Next::Read(wanted) => self.round.found(facts::read(&*self.store, &wanted, now)?),
                 Next::Commit => self.commit()?,
                 Next::Decided => self.commit_if_large()?,
+                Next::DeliverStep(step) => self.deliver_step_now(*step)?,
                 Next::Done => return Ok(()),
             }
         }
@@ -220,7 +221,6 @@ impl Core {
         match command {
             Command::Node(command) => self.push(command)?,
             Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
-            Command::DeliverNow { tenant, id, reply } => self.deliver_now(tenant, id, reply)?,
             Command::Run(command) => self.handle_run(command, now)?,
             Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
             Command::Why { row, reply } => reply.send(self.node.shard.why(&row, now)),

@@ -3,7 +3,7 @@
 use super::facts;
 use super::run::{Core, CoreFailure};
 use posthaste_faults::crash_point::crash_point;
-use posthaste_node::{Moment, Next};
+use posthaste_node::{Moment, Progress};
 use posthaste_wire::time::Timestamp;
 
 impl Core {
@@ -23,10 +23,10 @@ impl Core {
         loop {
             let now = self.clock.now();
             match firing.next(&mut self.node, &mut Moment { now, host: &mut self.host }) {
-                Next::Read(wanted) => firing.found(facts::read(&*self.store, &wanted, now)?),
-                Next::Commit => self.commit()?,
-                Next::Decided => crash_point("schedule_fired"),
-                Next::Done => break,
+                Progress::Read(wanted) => firing.found(facts::read(&*self.store, &wanted, now)?),
+                Progress::Commit => self.commit()?,
+                Progress::Decided => crash_point("schedule_fired"),
+                Progress::Done => break,
             }
         }
         self.commit()?;

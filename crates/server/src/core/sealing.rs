@@ -24,7 +24,6 @@ impl Command {
             }
             // The message is from the store.
             Command::Ended { .. }
-            | Command::DeliverNow { .. }
             | Command::Why { .. }
             | Command::Parallelism { .. }
             | Command::Stats { .. }
@@ -52,6 +51,7 @@ fn seal_node_command(command: &mut posthaste_node::Command, credentials: Credent
         )
         | posthaste_node::Command::Messages(MessageCommand::Cancel { .. })
         | posthaste_node::Command::DeadLetters(DeadLetterCommand::Delete { .. })
+        | posthaste_node::Command::DeliverNow(_)
         | posthaste_node::Command::Queues(_)
         | posthaste_node::Command::Flows(_) => {}
     }

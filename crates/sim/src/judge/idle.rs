@@ -30,7 +30,8 @@ impl Judge {
         self.counts.idle_looks_after_jumps += u64::from(self.offsets.iter().any(|(_, offset_ms)| *offset_ms != 0));
         // Who joined a queue at once is due by every clock.
         let is_overdue = |row: &&Live| row.due.plus_millis(OVERDUE_MS) <= now || row.is_due(Timestamp(0));
-        let could_start = |row: &&Live| self.key_lets(row, now_ms, now, store) && self.queue_lets(row, store);
+        let could_start =
+            |row: &&Live| self.key_lets(row, idle_since_ms, now_ms, now, store) && self.queue_lets(row, store);
         let idle = store.live.values().filter(is_overdue).find(could_start).copied();
         if let Some(row) = idle {
             self.blame("every unblocked message has started", Some(row.id), now_ms, || {
@@ -40,14 +41,15 @@ impl Judge {
     }
 
     /// Whether the key of a message surely lets it go.
-    fn key_lets(&self, row: &Live, now_ms: u64, now: Timestamp, store: &Store) -> bool {
+    fn key_lets(&self, row: &Live, idle_since_ms: u64, now_ms: u64, now: Timestamp, store: &Store) -> bool {
         let Some(key) = row.flow.map(|flow| (row.tenant, flow)) else { return true };
         let Some(flow) = store.flows.get(&key) else { return true };
         let quiet_ms = flow.period_ms + KEY_SLACK_MS;
         let last_start_ms = self.flow_books.get(&key).and_then(|book| book.last_start_ms).unwrap_or(0);
         // A start that seems to lie ahead, because a clock was put back, counts from when the key is looked at: when
-        // that is noticed, or when somebody of it is due.
-        let is_lasting = !self.clock_went_back || now.millis_since(row.due) >= quiet_ms;
+        // that is noticed, or when somebody of it is due, and in a queue has its turn.
+        let has_turn_ms = if row.place.is_some() { now_ms - idle_since_ms } else { u64::MAX };
+        let is_lasting = !self.clock_went_back || now.millis_since(row.due).min(has_turn_ms) >= quiet_ms;
         let since_ms = last_start_ms.max(self.granted_at_ms).max(self.clock_set_ms() + CLOCK_CHECK_MS);
         !flow.paused && (flow.rate.is_none() || (is_lasting && since_ms + quiet_ms <= now_ms))
     }

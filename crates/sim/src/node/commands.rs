@@ -10,7 +10,8 @@ use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{FlowKey, Message};
 use posthaste_engine::shard::Accepted;
 use posthaste_node::{
-    DeadLetterCommand, FlowCommand, MessageCommand, Moment, Next, QueueCommand, QuotaExceeded, Reply, ScheduleCommand,
+    DeadLetterCommand, DeliverNow, FlowCommand, MessageCommand, Moment, Next, QueueCommand, QuotaExceeded, Reply,
+    ScheduleCommand,
 };
 use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
@@ -81,6 +82,10 @@ impl Owner {
                 let reply = answers.reply(request, Said::Cancelled);
                 posthaste_node::Command::Messages(MessageCommand::Cancel { tenant, ids, reply })
             }
+            NodeTask::DeliverNow { tenant, id } => {
+                let reply = answers.reply(request, move |outcome| Said::DueNow(id, outcome));
+                posthaste_node::Command::DeliverNow(DeliverNow { tenant, id, reply })
+            }
             NodeTask::DeleteDeadLetters { tenant, ids } => {
                 let reply = answers.reply(request, move |deleted| Said::Deleted(tenant, deleted));
                 posthaste_node::Command::DeadLetters(DeadLetterCommand::Delete { tenant, ids, reply })
@@ -143,6 +148,7 @@ impl Owner {
                 }
                 Next::Commit => self.commit(env, now)?,
                 Next::Decided => {}
+                Next::DeliverStep(step) => self.deliver_step_now(*step, env, now)?,
                 Next::Done => return Ok(()),
             }
         }

@@ -5,7 +5,7 @@ use super::{Owner, Stage, Stop};
 use crate::bug::Bug;
 use crate::env::Env;
 use posthaste_engine::event::Op;
-use posthaste_node::{Moment, Next};
+use posthaste_node::{Moment, Progress};
 use posthaste_wire::time::Timestamp;
 
 impl Owner {
@@ -24,13 +24,13 @@ impl Owner {
             self.note(noted, env, now);
             self.tell_accepted(first, env);
             match next {
-                Next::Read(wanted) => {
+                Progress::Read(wanted) => {
                     env.read(self.node)?;
                     firing.found(env.store.facts(&wanted, now));
                 }
-                Next::Commit => self.commit(env, now)?,
-                Next::Decided => self.split_firing(env),
-                Next::Done => {
+                Progress::Commit => self.commit(env, now)?,
+                Progress::Decided => self.split_firing(env),
+                Progress::Done => {
                     self.stage = Stage::Load(0);
                     return self.commit(env, now);
                 }

@@ -2,6 +2,7 @@
 //!
 //! Every task finds its run, lets it decide, and adds all that follows to the batch that is being gathered.
 
+use super::witness::Witness;
 use super::{Owner, Remembered, Stop};
 use crate::bug::Bug;
 use crate::command::{Command, Ended, RequestId, RunKey, RunTask, Said, StartRun, Task};
@@ -19,7 +20,7 @@ use posthaste_engine::workflow::{
     Attempt, Change, Consequences, Limits, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Refusal, StepRef,
     WaitFor, Workflow,
 };
-use posthaste_node::next_id;
+use posthaste_node::{DeliverStep, Moment, next_id};
 use posthaste_wire::id::{DlqId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, StepInfo};
@@ -301,6 +302,15 @@ impl Owner {
             Part::FailureCall => workflow.failure_told(attempt, out),
             Part::Deadline => workflow.deadline_reached(message.id, out),
         })?;
+        Ok(())
+    }
+
+    /// A message of a run is to be due now.
+    pub(super) fn deliver_step_now(&mut self, step: DeliverStep, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let part = step.step.part;
+        let noted = self.decide(step.row.tenant, step.step.run, env, now, |run, out| run.deliver_now(part, out))?;
+        let mut witness = Witness::new(env);
+        self.engine.deliver_step_now(step, noted == Some(true), &mut Moment { now, host: &mut witness });
         Ok(())
     }
 

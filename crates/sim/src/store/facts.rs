@@ -4,6 +4,7 @@ use super::Store;
 use bytes::Bytes;
 use posthaste_engine::schedule::Schedule;
 use posthaste_node::{DueSchedules, Facts, Wanted};
+use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 
 impl Store {
@@ -13,10 +14,13 @@ impl Store {
             let row = self.live_row(id).filter(|row| row.tenant == tenant);
             row.map(|row| ((tenant, id), row))
         };
+        let step =
+            |(_, id): &(TenantId, MessageId)| Some((*id, self.live_row(*id).and(self.message(*id))?.spec.workflow?));
         let dead_letters = wanted.dead_letters.iter().filter(|key| self.dead_letters.contains_key(key));
         let mut facts = Facts {
             duplicates: wanted.duplicates.iter().copied().filter_map(duplicate).collect(),
             live: wanted.live.iter().copied().filter_map(live).collect(),
+            steps: wanted.steps.iter().filter_map(step).collect(),
             dead_letters: dead_letters.copied().collect(),
             due: self.due_schedules(&wanted.due),
             ..Facts::default()
