@@ -35,6 +35,8 @@ pub mod schedule;
 
 pub mod url_group;
 
+pub mod workflow;
+
 pub mod keys;
 
 pub mod stats;

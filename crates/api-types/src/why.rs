@@ -1,6 +1,7 @@
 //! Why a message waits, or how it ended.
 
 use crate::is_false;
+use crate::log::LogState;
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -25,7 +26,9 @@ pub struct Why {
     pub message_id: String,
     pub sentence: String,
     /// State of the last log line.
-    pub state: String,
+    #[serde(with = "state_or_empty")]
+    #[schema(value_type = String)]
+    pub state: Option<LogState>,
     #[schema(inline)]
     pub waits_for: WaitsFor,
     /// Number of attempts that have ended.
@@ -120,4 +123,46 @@ pub struct Duplicates {
     /// Unix milliseconds.
     #[schema(value_type = u64)]
     pub last_at: Timestamp,
+}
+
+/// A state, or an empty text if the last log line has expired.
+mod state_or_empty {
+    use crate::log::LogState;
+    use serde::de::value::StrDeserializer;
+    use serde::de::{Deserialize, Deserializer, IntoDeserializer};
+    use serde::ser::{Serialize, Serializer};
+    use std::borrow::Cow;
+
+    pub(super) fn serialize<S: Serializer>(state: &Option<LogState>, serializer: S) -> Result<S::Ok, S::Error> {
+        match state {
+            Some(state) => state.serialize(serializer),
+            None => "".serialize(serializer),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LogState>, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let text: StrDeserializer<'_, D::Error> = text.as_ref().into_deserializer();
+        LogState::deserialize(text).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_message_whose_log_has_expired_has_an_empty_state() {
+        for (state, name) in [(None, ""), (Some(LogState::CancelRequested), "CANCEL_REQUESTED")] {
+            let why = json!({
+                "messageId": "msg_1", "sentence": "ended", "state": name, "waitsFor": "nothing", "maxAttempts": 4,
+            });
+            let read: Why = serde_json::from_value(why.clone()).unwrap();
+            assert_eq!((read.state, json!(read)), (state, why));
+        }
+    }
 }

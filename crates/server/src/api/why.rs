@@ -5,10 +5,11 @@ use super::duplicates::Count;
 use super::error::ApiError;
 use super::path::PathId;
 use super::response::{from_core, turn};
-use super::shape::url_of;
+use super::shape::{log_state, url_of};
 use crate::app::App;
 use axum::Json;
 use axum::extract::State;
+use posthaste_api_types::log::LogState;
 use posthaste_api_types::why::{DestinationFacts, Duplicates, FlowFacts, QueueFacts, WaitsFor, Why};
 use posthaste_engine::attempt_error::Timeout;
 use posthaste_engine::event::{Event, State as Stage};
@@ -114,11 +115,11 @@ fn origin(message: &Message) -> String {
 }
 
 /// What is said of every message.
-fn begun(known: &Known, sentence: String, state: &str, waits_for: WaitsFor) -> Why {
+fn begun(known: &Known, sentence: String, state: Option<LogState>, waits_for: WaitsFor) -> Why {
     Why {
         message_id: known.message.id.to_string(),
         sentence,
-        state: state.to_owned(),
+        state,
         waits_for,
         attempts: None,
         max_attempts: u64::from(known.message.spec.retries) + 1,
@@ -143,10 +144,11 @@ fn of_ended(known: &Known, now: Timestamp) -> Why {
     let subject = subject(&known.message, &origin);
     let Some(ending) = why::ending(&known.events) else {
         let text = "ended; its log lines have expired".to_owned();
-        return begun(known, text, known.events.last().map_or("", |event| event.state.name()), WaitsFor::Nothing);
+        let last = known.events.last().map(|event| log_state(event.state));
+        return begun(known, text, last, WaitsFor::Nothing);
     };
     let sentence = why::ended_sentence(&ending, &subject, known.in_dlq, now);
-    let mut told = begun(known, sentence, ending.state.name(), WaitsFor::Nothing);
+    let mut told = begun(known, sentence, Some(log_state(ending.state)), WaitsFor::Nothing);
     let Ending { at, attempts, last, dlq_id, .. } = ending;
     told.ended_at = Some(at);
     told.attempts = Some(attempts.into());
@@ -172,8 +174,8 @@ fn of_live(known: &Known, waiting: &WaitReason, now: Timestamp) -> Why {
     });
     let since = last_of(Stage::Active).map(|event| event.at);
     let sentence = why::waiting_sentence(waiting, &subject(&known.message, &origin), answer.as_ref(), since, now);
-    let state = known.events.last().map_or(Stage::Created.name(), |event| event.state.name());
-    let mut told = begun(known, sentence, state, waits_for(&waiting.obstacle));
+    let state = log_state(known.events.last().map_or(Stage::Created, |event| event.state));
+    let mut told = begun(known, sentence, Some(state), waits_for(&waiting.obstacle));
     told.attempts = Some(waiting.retried.into());
     told.due_at = Some(waiting.due);
     put_answer(&mut told, answer.as_ref());

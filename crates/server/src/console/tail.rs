@@ -12,6 +12,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use maud::{Markup, html};
+use posthaste_api_types::log::{LogLine, LogState, Missed};
 use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -79,37 +80,14 @@ impl Filters {
     }
 }
 
-/// A log line, as far as a row shows it.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Line {
-    time: u64,
-    state: String,
-    message_id: String,
-    url: String,
-    method: String,
-    label: Option<String>,
-    queue_name: Option<String>,
-    flow_control_key: Option<String>,
-    attempt: Option<u64>,
-    max_retries: u64,
-    response_status: Option<u16>,
-    duration: Option<u64>,
-    error: Option<String>,
-    timeout: Option<u64>,
-    next_delivery_time: Option<u64>,
-}
-
-impl Line {
-    /// Why there is no answer.
-    fn error(&self) -> Option<Cow<'_, str>> {
-        Some(for_people(self.error.as_deref()?, Timeout::of(self.timeout)))
-    }
+/// Why there is no response.
+fn error_of(line: &LogLine) -> Option<Cow<'_, str>> {
+    Some(for_people(line.error.as_deref()?, Timeout::of(line.terms.timeout)))
 }
 
 #[derive(Deserialize)]
 struct Page {
-    events: Vec<Line>,
+    events: Vec<LogLine>,
 }
 
 async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup, Problem> {
@@ -212,42 +190,42 @@ fn none(filters: &Filters) -> Markup {
 }
 
 /// A line; with its day if that is not today.
-fn row(line: &Line, now: Timestamp) -> Markup {
-    let (at, today) = (view::utc(Timestamp(line.time)), view::utc(now));
+fn row(line: &LogLine, now: Timestamp) -> Markup {
+    let (at, today) = (view::utc(line.time), view::utc(now));
     let (day, clock) = at.trim_end_matches('Z').split_once('T').unwrap_or((&at, ""));
     let target = format!("/console/messages/{}", super::visitor::segment(&line.message_id));
-    let queue = line.queue_name.as_ref().map(|queue| format!("queue {queue}"));
-    let marks: Vec<String> = line.label.iter().cloned().chain(queue).collect();
+    let queue = line.terms.queue_name.as_ref().map(|queue| format!("queue {queue}"));
+    let marks: Vec<String> = line.terms.label.iter().cloned().chain(queue).collect();
     let marks = marks.join(", ");
     html! {
         tr {
             td.tight { time datetime=(at) title=(at) { @if !today.starts_with(day) { span.day { (day) " " } } (clock) } }
-            td.tight { (view::state(&line.state)) }
+            td.tight { (view::log_state(line.state)) }
             td { a.mono.cut.id href=(target) title=(line.message_id) { (line.message_id) } }
             td {
-                span.cut title=(line.url) { @if line.method != "POST" { span.quiet { (line.method) } " " } (line.url) }
+                span.cut title=(line.source.url) { @if line.terms.method != "POST" { span.quiet { (line.terms.method) } " " } (line.source.url) }
             }
             td { span.cut.short title=(marks) { (marks) } }
-            td { @if let Some(key) = &line.flow_control_key { span.cut.short title=(key) { (key) } } }
+            td { @if let Some(key) = &line.terms.flow_control_key { span.cut.short title=(key) { (key) } } }
             td.number {
-                @if let Some(attempt) = line.attempt { (attempt) span.quiet { " / " (line.max_retries.saturating_add(1)) } }
+                @if let Some(attempt) = line.attempt { (attempt) span.quiet { " / " (line.source.max_retries.saturating_add(1)) } }
             }
-            td { span.cut.happened title=[line.error()] { (happened(line)) } }
+            td { span.cut.happened title=[error_of(line)] { (happened(line)) } }
         }
     }
 }
 
 /// What the line says besides its state.
-fn happened(line: &Line) -> Markup {
-    let at = Timestamp(line.time);
+fn happened(line: &LogLine) -> Markup {
+    let at = line.time;
     html! {
         @if let Some(status) = line.response_status.filter(|status| *status > 0) { "returned " (status) }
         @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
-        @if let Some(error) = line.error() { " " (error) }
-        @else if line.state == "FAILED" { "moved to DLQ" }
+        @if let Some(error) = error_of(line) { " " (error) }
+        @else if line.state == LogState::Failed { "moved to DLQ" }
         @if let Some(next) = line.next_delivery_time {
-            @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }
-            (view::time(Timestamp(next), at))
+            @if line.state == LogState::Created { "first attempt " } @else { "next attempt " }
+            (view::time(next, at))
         }
     }
 }
@@ -304,10 +282,8 @@ async fn pass_on(answer: Response, clock: &Clock, out: &mpsc::Sender<Bytes>, pat
 /// Events of the API as an event of ours: its rows, the newest first.
 fn rows(events: &[sse::Event], now: Timestamp) -> Option<String> {
     let row = |event: &sse::Event| match event.name.as_str() {
-        "line" => serde_json::from_str::<Line>(&event.data).ok().map(|line| row(&line, now)),
-        "missed" => serde_json::from_str::<serde_json::Value>(&event.data)
-            .ok()
-            .map(|data| missed(data["count"].as_u64().unwrap_or(0))),
+        "line" => serde_json::from_str::<LogLine>(&event.data).ok().map(|line| row(&line, now)),
+        "missed" => serde_json::from_str::<Missed>(&event.data).ok().map(|data| missed(data.count)),
         _ => None,
     };
     let rows: String = events.iter().rev().filter_map(row).map(Markup::into_string).collect();
@@ -322,9 +298,11 @@ mod tests {
     fn rows_are_escaped_and_newest_first() {
         let line = |state: &str, url: &str| sse::Event {
             name: "line".into(),
-            data:
-                serde_json::json!({ "time": 1_794_830_400_123_u64, "state": state, "messageId": "msg_\"<", "url": url })
-                    .to_string(),
+            data: serde_json::json!({
+                "time": 1_794_830_400_123_u64, "state": state, "messageId": "msg_\"<", "url": url,
+                "method": "POST", "maxRetries": 3, "callerIP": "",
+            })
+            .to_string(),
         };
         let now = Timestamp(1_794_830_401_000);
         let gone = sse::Event { name: "missed".into(), data: "{\"count\":1200}".into() };

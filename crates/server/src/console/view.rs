@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use posthaste_api_types::log::LogState;
 use posthaste_wire::time::Timestamp;
 
 /// What is around a page.
@@ -202,25 +203,29 @@ pub(super) fn state_word(name: &str) -> String {
 }
 
 /// The state of a message after its last log line. `is_scheduled` says whether its time is still to come.
-pub(super) fn message_state(last: &str, is_scheduled: bool) -> Markup {
+pub(super) fn message_state(last: Option<LogState>, is_scheduled: bool) -> Markup {
     match last {
-        "CREATED" => html! { span.state.busy { (if is_scheduled { "scheduled" } else { "pending" }) } },
+        Some(LogState::Created) => html! { span.state.busy { (if is_scheduled { "scheduled" } else { "pending" }) } },
         // A retry follows, or another line.
-        "ERROR" => state("RETRY"),
-        other => state(other),
+        Some(LogState::Error) => log_state(LogState::Retry),
+        Some(other) => log_state(other),
+        None => html! {},
     }
 }
 
-/// A state of a log line, a run or a step.
-pub(super) fn state(name: &str) -> Markup {
-    let kind = match name {
-        "DELIVERED" | "RUN_SUCCESS" | "STEP_SUCCESS" | "SUCCESS" => "good",
-        "FAILED" | "ERROR" | "RUN_FAILED" | "STEP_FAILED" => "bad",
-        "RETRY" | "STEP_RETRY" | "CANCEL_REQUESTED" => "warn",
-        "CANCELED" | "RUN_CANCELED" | "STEP_CANCELED" => "off",
-        _ => "busy",
+/// The state of a log line.
+pub(super) fn log_state(state: LogState) -> Markup {
+    let (kind, word) = match state {
+        LogState::Created => ("busy", "created"),
+        LogState::Active => ("busy", "in flight"),
+        LogState::Error => ("bad", "error"),
+        LogState::Retry => ("warn", "retrying"),
+        LogState::Delivered => ("good", "delivered"),
+        LogState::Failed => ("bad", "failed"),
+        LogState::CancelRequested => ("warn", "cancel requested"),
+        LogState::Canceled => ("off", "cancelled"),
     };
-    html! { span.state.(kind) { (state_word(name)) } }
+    html! { span.state.(kind) { (word) } }
 }
 
 /// A body or another text that a stranger wrote, folded when it is long.

@@ -9,6 +9,7 @@ use crate::api::viewer::Viewer;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use posthaste_api_types::HeaderLists;
+use posthaste_api_types::workflow as types;
 use posthaste_engine::event::Response;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
@@ -37,12 +38,13 @@ pub(super) struct View {
 
 /// The name of a run's state on the wire.
 pub(super) fn run_state(state: RunState) -> &'static str {
-    match state {
-        RunState::Started => "RUN_STARTED",
-        RunState::Success => "RUN_SUCCESS",
-        RunState::Failed => "RUN_FAILED",
-        RunState::Canceled => "RUN_CANCELED",
-    }
+    let state = match state {
+        RunState::Started => types::RunState::Started,
+        RunState::Success => types::RunState::Success,
+        RunState::Failed => types::RunState::Failed,
+        RunState::Canceled => types::RunState::Canceled,
+    };
+    state.name()
 }
 
 /// The name on the wire of how telling about a failure stands.

@@ -2,6 +2,7 @@
 //!
 //! Everything is derived from the run and its entries. Start at [`groups`].
 
+pub(super) use posthaste_api_types::workflow::StepState;
 use posthaste_engine::workflow::Workflow;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry};
 use posthaste_engine::workflow::run::{Invoke, Run, RunState, Wait, number_of};
@@ -9,32 +10,6 @@ use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use std::collections::HashMap;
-
-/// How a step stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StepState {
-    Progress,
-    Success,
-    Retry,
-    Failed,
-    Canceled,
-}
-
-impl StepState {
-    pub(super) const ALL: [StepState; 5] =
-        [StepState::Progress, StepState::Success, StepState::Retry, StepState::Failed, StepState::Canceled];
-
-    /// The name on the wire.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            StepState::Progress => "STEP_PROGRESS",
-            StepState::Success => "STEP_SUCCESS",
-            StepState::Retry => "STEP_RETRY",
-            StepState::Failed => "STEP_FAILED",
-            StepState::Canceled => "STEP_CANCELED",
-        }
-    }
-}
 
 /// Steps that belong together.
 pub(super) enum Group<'a> {

@@ -1,10 +1,10 @@
 //! Answers of the API, as far as these pages use them.
 
+use posthaste_api_types::log::{Connection, LogState};
+use posthaste_api_types::message::{DeduplicatedBy, SourceKind};
 use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::encoding::from_base64;
-use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Header lines, by name.
@@ -62,8 +62,8 @@ pub(super) struct About {
     #[serde(alias = "failureCallbackHeader")]
     pub(super) failure_callback_headers: Headers,
     pub(super) source_message_id: Option<String>,
-    pub(super) source_kind: Option<String>,
-    pub(super) deduplication: Option<String>,
+    pub(super) source_kind: Option<SourceKind>,
+    pub(super) deduplication: Option<DeduplicatedBy>,
     /// In milliseconds in log lines, in seconds elsewhere.
     pub(super) timeout: Option<u64>,
 }
@@ -73,7 +73,7 @@ pub(super) struct About {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
     pub(super) time: u64,
-    pub(super) state: String,
+    pub(super) state: LogState,
     pub(super) message_id: String,
     #[serde(flatten)]
     pub(super) about: About,
@@ -94,7 +94,7 @@ pub(super) struct Line {
 impl Line {
     /// No line follows this one.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self.state.as_str(), "DELIVERED" | "FAILED" | "CANCELED")
+        matches!(self.state, LogState::Delivered | LogState::Failed | LogState::Canceled)
     }
 
     /// What an attempt brought, in short: a status, or why there is none.
@@ -102,18 +102,6 @@ impl Line {
         let status = self.response_status.map(|status| status.to_string());
         status.or_else(|| Some(for_people(self.error.as_deref()?, Timeout::of(self.about.timeout)).into_owned()))
     }
-}
-
-/// What the time of an attempt was spent on.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Connection {
-    pub(super) reused: bool,
-    pub(super) address: Option<String>,
-    pub(super) dns_micros: Option<u64>,
-    pub(super) connect_micros: Option<u64>,
-    pub(super) tls_micros: Option<u64>,
-    pub(super) first_byte_micros: Option<u64>,
 }
 
 /// `GET /v2/messages/{id}`: while it lives, and a little longer.
@@ -136,32 +124,4 @@ impl Message {
             (None, encoded) => encoded.as_deref().and_then(from_base64).unwrap_or_default(),
         }
     }
-}
-
-/// `GET /v2/messages/{id}/why`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Why {
-    pub(super) sentence: String,
-    pub(super) state: String,
-    pub(super) waits_for: String,
-    pub(super) due_at: Option<u64>,
-    pub(super) ended_at: Option<u64>,
-    pub(super) attempts: Option<u32>,
-    pub(super) max_attempts: u64,
-    pub(super) dlq_id: Option<String>,
-    #[serde(default)]
-    pub(super) cancel_requested: bool,
-    #[serde(default)]
-    pub(super) queue: Value,
-    pub(super) duplicates: Option<Duplicates>,
-}
-
-/// Publishes that were answered with the message.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Duplicates {
-    pub(super) count: u64,
-    pub(super) first_at: Timestamp,
-    pub(super) last_at: Timestamp,
 }

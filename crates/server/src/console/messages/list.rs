@@ -9,6 +9,7 @@ use crate::console::visitor::Problem;
 use crate::console::{ROOT, Visitor, view};
 use axum::extract::RawQuery;
 use maud::{Markup, html};
+use posthaste_api_types::log::LogState;
 use posthaste_wire::time::Timestamp;
 
 /// Messages on a page.
@@ -104,8 +105,8 @@ fn row(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
     let (about, has_ended) = (&last.about, message.events.iter().any(Line::is_final));
     // Lines of one moment: the final one is what counts.
     let state = message.events.iter().find(|line| line.is_final()).unwrap_or(last);
-    let attempts = message.events.iter().filter(|line| line.state == "ACTIVE").count();
-    let cause = message.events.iter().find(|line| line.state == "ERROR").and_then(Line::outcome);
+    let attempts = message.events.iter().filter(|line| line.state == LogState::Active).count();
+    let cause = message.events.iter().find(|line| line.state == LogState::Error).and_then(Line::outcome);
     let queue_and_key = [&about.queue_name, &about.flow_control_key].into_iter().flatten();
     html! {
         tr {
@@ -114,7 +115,7 @@ fn row(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
                     input type="checkbox" name="id" value=(message.id) form="selection" aria-label={ "Select " (message.id) };
                 }
             }
-            td.tight { (view::message_state(&state.state, is_scheduled(&message.events, now))) }
+            td.tight { (view::message_state(Some(state.state), is_scheduled(&message.events, now))) }
             td { a.mono.cut.id href=(path_of(&message.id)) title=(message.id) { (message.id) } }
             td {
                 span.cut title=(about.url) { @if about.method != "POST" { (about.method) " " } (about.url) }
@@ -145,7 +146,7 @@ fn row_actions(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
 /// Whether a message, outside of queues, only waits for its time: then it can be sent now. Lines are newest first.
 fn waits_for_time(lines: &[Line], now: Timestamp) -> bool {
     let Some(last) = lines.first() else { return false };
-    let is_waiting = matches!(last.state.as_str(), "CREATED" | "RETRY" | "ERROR");
+    let is_waiting = matches!(last.state, LogState::Created | LogState::Retry | LogState::Error);
     is_waiting && last.about.queue_name.is_none() && is_scheduled(lines, now)
 }
 

@@ -1,6 +1,6 @@
 //! One message: what it waits for or how it ended, its story, what is sent, and what can be done.
 
-use super::data::{About, Duplicates, Events, Line, Message, Why};
+use super::data::{About, Events, Line, Message};
 use super::request::{self, Body};
 use super::{PATH, SHOWN_BYTES_MAX, curl, path_of, timeline};
 use crate::console::visitor::{Problem, query, segment};
@@ -10,6 +10,9 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
+use posthaste_api_types::log::LogState;
+use posthaste_api_types::message::{DeduplicatedBy, SourceKind};
+use posthaste_api_types::why::{Duplicates, WaitsFor, Why};
 use posthaste_engine::limits::DEDUP_WINDOW_MS;
 use posthaste_wire::encoding::from_base64;
 use posthaste_wire::time::Timestamp;
@@ -74,7 +77,7 @@ async fn story(visitor: &Visitor, id: &str) -> Result<Story, Problem> {
         }
     };
     events.events.reverse();
-    let created = events.events.iter().find(|line| line.state == "CREATED");
+    let created = events.events.iter().find(|line| line.state == LogState::Created);
     let created_at = message.as_ref().map(|message| message.created_at).or(created.map(|line| line.time));
     let not_before =
         message.as_ref().map(|message| message.not_before).or(created.and_then(|line| line.next_delivery_time));
@@ -126,7 +129,7 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
     let has_ended = why.ended_at.is_some();
     html! {
         div.title #head {
-            h1 { "Message" } (view::message_state(&why.state, why.waits_for == "time"))
+            h1 { "Message" } (view::message_state(why.state, why.waits_for == WaitsFor::Time))
             code { (story.id) }
             div.actions {
                 @if !has_ended { (actions(visitor, story)) }
@@ -137,7 +140,7 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
         }
         // Only what lives changes.
         div #story data-refresh=[(!has_ended).then_some("2000")] data-also="head caused" {
-            p #why.(mood(&why.state)) role="status" { (why.sentence) }
+            p #why.(mood(why.state)) role="status" { (why.sentence) }
             @if let Some(dlq_id) = &why.dlq_id {
                 p { "To retry it, with or without changes, open its dead letter: " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } }
             }
@@ -164,19 +167,19 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
 }
 
 /// How the sentence on top looks.
-fn mood(state: &str) -> &'static str {
+fn mood(state: Option<LogState>) -> &'static str {
     match state {
-        "FAILED" => "problem",
-        "DELIVERED" => "flash",
+        Some(LogState::Failed) => "problem",
+        Some(LogState::Delivered) => "flash",
         _ => "note",
     }
 }
 
 fn actions(visitor: &Visitor, story: &Story) -> Markup {
     let (path, why) = (path_of(&story.id), &story.why);
-    let is_queued = story.about.queue_name.is_some() || !why.queue.is_null();
+    let is_queued = story.about.queue_name.is_some() || why.queue.is_some();
     html! {
-        @if why.waits_for == "time" && !is_queued {
+        @if why.waits_for == WaitsFor::Time && !is_queued {
             (view::button(visitor, &format!("{path}/retry"), "Send now", None, &[]))
         }
         // A step ends with its run.
@@ -196,8 +199,8 @@ fn facts(story: &Story, now: Timestamp) -> Markup {
             @if let Some(at) = story.not_before.filter(|at| story.created_at.is_none_or(|created| *at > created)) {
                 dt { "Not before" } dd { (view::time_in_full(at, now)) }
             }
-            @if let Some(at) = why.due_at.filter(|_| why.waits_for == "time") { dt { "Due" } dd { (view::time_in_full(Timestamp(at), now)) } }
-            @if let Some(at) = why.ended_at { dt { "Ended" } dd { (view::time_in_full(Timestamp(at), now)) } }
+            @if let Some(at) = why.due_at.filter(|_| why.waits_for == WaitsFor::Time) { dt { "Due" } dd { (view::time_in_full(at, now)) } }
+            @if let Some(at) = why.ended_at { dt { "Ended" } dd { (view::time_in_full(at, now)) } }
             dt { "Attempts" } dd { (why.attempts.unwrap_or(0)) " of " (why.max_attempts) }
             @if !about.labels.is_empty() {
                 dt { "Labels" } dd { @for label in &about.labels { a href=(list("label", label)) { (label) } " " } }
@@ -236,10 +239,10 @@ fn limits(about: &About) -> String {
 
 /// What this message is to its source.
 fn relation(about: &About) -> &'static str {
-    match about.source_kind.as_deref() {
-        Some("callback") => "this message is its callback",
-        Some("failureCallback") => "this message is its failure callback",
-        Some("dlqRetry") => "retried from the DLQ as this message",
+    match about.source_kind {
+        Some(SourceKind::Callback) => "this message is its callback",
+        Some(SourceKind::FailureCallback) => "this message is its failure callback",
+        Some(SourceKind::DlqRetry) => "retried from the DLQ as this message",
         _ => "",
     }
 }
@@ -251,7 +254,7 @@ fn deduplication(story: &Story, now: Timestamp) -> Markup {
         @if let Some(by) = &about.deduplication {
             dt { "Deduplication" }
             dd {
-                @if by == "id" { "by ID (only its hash is stored)" } @else { "by content" }
+                @if *by == DeduplicatedBy::Id { "by ID (only its hash is stored)" } @else { "by content" }
                 @if let Some(until) = until {
                     @if until > now { "; duplicates return this message for another " (view::duration(until.millis_since(now))) }
                     @else { "; the window ended " (view::time(until, now)) }
@@ -278,7 +281,7 @@ fn caused(lines: &[Line], now: Timestamp) -> Markup {
             thead { tr { th scope="col" { "Message" } th scope="col" { "Kind" } th scope="col" { "Destination" } th scope="col" { "Created" } } }
             tbody { @for line in lines { tr {
                 td { a.mono.cut.id href=(path_of(&line.message_id)) title=(line.message_id) { (line.message_id) } }
-                td { @if line.about.source_kind.as_deref() == Some("failureCallback") { "failure callback" } @else { "callback" } }
+                td { @if line.about.source_kind == Some(SourceKind::FailureCallback) { "failure callback" } @else { "callback" } }
                 td { span.cut title=(line.about.url) { (line.about.url) } }
                 td { (view::time(Timestamp(line.time), now)) }
             } } }

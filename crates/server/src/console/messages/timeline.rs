@@ -1,9 +1,10 @@
 //! The story of a message: what happened, and each attempt with what its time was spent on.
 
-use super::data::{Connection, Headers, Line};
+use super::data::{Headers, Line};
 use super::one::Story;
 use crate::console::view;
 use maud::{Markup, html};
+use posthaste_api_types::log::{Connection, LogState};
 use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::signature::LIFETIME_SECONDS;
 use posthaste_wire::time::Timestamp;
@@ -22,15 +23,15 @@ fn happenings(lines: &[Line]) -> Vec<Happening<'_>> {
     let mut attempts = 0;
     for line in lines {
         let ends = line.duration.is_some();
-        match (line.state.as_str(), found.iter_mut().rev().find(|happening| is_open(happening))) {
-            ("ACTIVE", _) => {
+        match (line.state, found.iter_mut().rev().find(|happening| is_open(happening))) {
+            (LogState::Active, _) => {
                 found.push(Happening::Attempt(attempts, line, None));
                 attempts += 1;
             }
             (_, Some(Happening::Attempt(_, _, end))) if ends => {
                 *end = Some(line);
                 // What was cancelled meanwhile ends with its attempt.
-                if line.state == "CANCELED" {
+                if line.state == LogState::Canceled {
                     found.push(Happening::Line(line));
                 }
             }
@@ -71,13 +72,13 @@ fn one_line(line: &Line, now: Timestamp) -> Markup {
         li {
             div.when { (view::time(Timestamp(line.time), now)) }
             div {
-                (view::state(&line.state)) " "
-                @match (line.state.as_str(), line.next_delivery_time) {
-                    ("CREATED", Some(due)) => { "First attempt " (due_at(Timestamp(due), now)) },
-                    ("RETRY", Some(due)) => { "Next attempt " (due_at(Timestamp(due), now)) },
-                    ("FAILED", _) => { (why_failed(line)) },
-                    ("CANCEL_REQUESTED", _) => { "A running attempt will finish" },
-                    ("CANCELED", _) => { "No more attempts" },
+                (view::log_state(line.state)) " "
+                @match (line.state, line.next_delivery_time) {
+                    (LogState::Created, Some(due)) => { "First attempt " (due_at(Timestamp(due), now)) },
+                    (LogState::Retry, Some(due)) => { "Next attempt " (due_at(Timestamp(due), now)) },
+                    (LogState::Failed, _) => { (why_failed(line)) },
+                    (LogState::CancelRequested, _) => { "A running attempt will finish" },
+                    (LogState::Canceled, _) => { "No more attempts" },
                     _ => { @if let Some(error) = &line.error { (for_people(error, Timeout::of(line.about.timeout))) } },
                 }
             }
@@ -104,7 +105,7 @@ fn attempt(story: &Story, nth: usize, start: &Line, end: Option<&Line>, now: Tim
             div {
                 h3 { "Attempt " (nth + 1) @if let Some(millis) = end.and_then(|line| line.duration) { span.quiet { " · " (view::duration(millis)) } } }
                 @match end {
-                    None => p { (view::state("ACTIVE")) " No response yet, or the server restarted during this attempt" },
+                    None => p { (view::log_state(LogState::Active)) " No response yet, or the server restarted during this attempt" },
                     Some(line) => (outcome(line)),
                 }
                 (claims(story, start))
@@ -241,7 +242,7 @@ mod tests {
         assert!(parts(&Connection::default(), 0).is_empty());
     }
 
-    fn line(state: &str, duration: Option<u64>) -> Line {
+    fn line(state: LogState, duration: Option<u64>) -> Line {
         let text = serde_json::json!({ "time": 1, "state": state, "messageId": "m", "duration": duration });
         serde_json::from_value(text).unwrap()
     }
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn a_failure_is_out_of_retries_or_rejected_by_the_receiver() {
         let failed = |attempt: Option<u64>, max_retries: u32| {
-            let line = Line { attempt, ..line("FAILED", None) };
+            let line = Line { attempt, ..line(LogState::Failed, None) };
             why_failed(&Line { about: About { max_retries, ..About::default() }, ..line })
         };
         let out_of_retries = "Out of retries, moved to DLQ";
@@ -260,24 +261,26 @@ mod tests {
     #[test]
     fn starts_and_ends_of_attempts_belong_together() {
         let lines = [
-            line("CREATED", None),
-            line("ACTIVE", None),
+            line(LogState::Created, None),
+            line(LogState::Active, None),
             // A crash.
-            line("ACTIVE", None),
-            line("ERROR", Some(3)),
-            line("RETRY", None),
-            line("ACTIVE", None),
-            line("CANCEL_REQUESTED", None),
-            line("CANCELED", Some(4)),
+            line(LogState::Active, None),
+            line(LogState::Error, Some(3)),
+            line(LogState::Retry, None),
+            line(LogState::Active, None),
+            line(LogState::CancelRequested, None),
+            line(LogState::Canceled, Some(4)),
         ];
         let found: Vec<String> = happenings(&lines)
             .iter()
             .map(|happening| match happening {
-                Happening::Line(line) => line.state.clone(),
-                Happening::Attempt(nth, _, end) => format!("{nth}:{}", end.map_or("-", |line| &line.state)),
+                Happening::Line(line) => format!("{:?}", line.state),
+                Happening::Attempt(nth, _, end) => {
+                    format!("{nth}:{}", end.map_or("-".to_owned(), |line| format!("{:?}", line.state)))
+                }
             })
             .collect();
-        assert_eq!(found, ["CREATED", "0:-", "1:ERROR", "RETRY", "2:CANCELED", "CANCEL_REQUESTED", "CANCELED"]);
+        assert_eq!(found, ["Created", "0:-", "1:Error", "Retry", "2:Canceled", "CancelRequested", "Canceled"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Much of a step is what a stranger's program said of it, in any form: [`loose`] takes it as text.
 
+use posthaste_api_types::workflow::{RunState, StepState};
 use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Deserializer};
@@ -22,7 +23,7 @@ pub(super) struct Run {
     #[serde(rename = "workflowUrl")]
     pub(super) url: String,
     #[serde(rename = "workflowState")]
-    pub(super) state: String,
+    pub(super) state: RunState,
     #[serde(rename = "workflowRunCreatedAt")]
     pub(super) created_at: u64,
     #[serde(rename = "workflowRunCompletedAt")]
@@ -44,7 +45,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn is_running(&self) -> bool {
-        self.state == "RUN_STARTED"
+        self.state == RunState::Started
     }
 
     /// When it ended, or now.
@@ -55,7 +56,7 @@ impl Run {
     /// Why it failed: what the step that failed last has met.
     pub(super) fn cause(&self) -> Option<String> {
         let steps = self.steps.iter().rev().flat_map(|group| &group.steps);
-        let failed = steps.filter(|step| step.state == "STEP_FAILED").find(|step| !step.errors.is_empty())?;
+        let failed = steps.filter(|step| step.state == StepState::Failed).find(|step| !step.errors.is_empty())?;
         let at = failed.name().map(|name| format!(", in “{name}”")).unwrap_or_default();
         failed.errors.last().map(|error| error.in_words() + &at)
     }
@@ -67,7 +68,7 @@ impl Run {
         let known = steps.filter(|(step, is_next)| !step.is_trigger() && (!is_next || step.name().is_some()));
         known
             .map(|(step, _)| step)
-            .fold((0, 0), |(all, done), step| (all + 1, done + usize::from(step.state == "STEP_SUCCESS")))
+            .fold((0, 0), |(all, done), step| (all + 1, done + usize::from(step.state == StepState::Success)))
     }
 }
 
@@ -109,7 +110,7 @@ pub(super) struct Step {
     pub(super) out: Option<String>,
     pub(super) retries: u64,
     pub(super) retry_delay: Option<String>,
-    pub(super) state: String,
+    pub(super) state: StepState,
     pub(super) created_at: Option<u64>,
     pub(super) headers: Value,
     pub(super) next_delivery_time: Option<u64>,
@@ -166,7 +167,7 @@ impl Step {
     /// Whether it waits for a time that need not be waited for: a retry, a sleep or a delayed start.
     pub(super) fn can_go_now(&self, now: Timestamp) -> bool {
         let is_later = self.next_delivery_time.is_some_and(|due| due > now.as_millis());
-        is_later && matches!(self.state.as_str(), "STEP_RETRY" | "STEP_PROGRESS")
+        is_later && matches!(self.state, StepState::Retry | StepState::Progress)
     }
 }
 

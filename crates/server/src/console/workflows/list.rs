@@ -3,7 +3,7 @@
 use super::data::{Run, RunPage};
 use super::filters::{Filters, RUNS, for_cancel};
 use super::waits::waits_for;
-use super::{Fields, PATH, counted, cut, run_path, state, tabs};
+use super::{Fields, PATH, counted, cut, run_path, run_state, tabs};
 use crate::api::{Countable, Counted};
 use crate::console::question::{self, Question};
 use crate::console::visitor::{Problem, query};
@@ -124,7 +124,7 @@ fn row(run: &Run, now: Timestamp, has_boxes: bool) -> Markup {
                     }
                 }
             }
-            td.tight { (state(&run.state)) }
+            td.tight { (run_state(run.state)) }
             td { a.mono.cut.id href=(run_path(&run.id, Some(run.created_at))) title=(run.id) { (run.id) } }
             td { (cut(&run.url)) @for label in &run.labels { span.cut.hint title=(label) { (label) } } }
             td.tight { (view::time(Timestamp(run.created_at), now)) }

@@ -13,13 +13,14 @@ mod spans;
 mod steps;
 mod waits;
 
-use super::{Desk, view};
+use super::Desk;
 use crate::console::form::Fields;
 use crate::console::view::counted;
 use crate::console::visitor::{query, segment};
 use axum::Router;
 use axum::routing::{get, post};
 use maud::{Markup, html};
+use posthaste_api_types::workflow::{RunState, StepState};
 use std::sync::Arc;
 
 /// Where the list of runs is.
@@ -68,9 +69,38 @@ fn cut(text: &str) -> Markup {
     html! { span.cut title=(text) { (text) } }
 }
 
-/// A state of a run or a step, without the word for which of them it is.
-fn state(name: &str) -> Markup {
-    view::state(name.trim_start_matches("RUN_").trim_start_matches("STEP_"))
+/// The state of a run.
+fn run_state(state: RunState) -> Markup {
+    let (kind, word) = match state {
+        RunState::Started => ("busy", "running"),
+        RunState::Success => ("good", "succeeded"),
+        RunState::Failed => ("bad", "failed"),
+        RunState::Canceled => ("off", "cancelled"),
+    };
+    html! { span.state.(kind) { (word) } }
+}
+
+/// The state of a step.
+fn step_state(state: StepState) -> Markup {
+    let word = match state {
+        StepState::Progress => "in progress",
+        StepState::Success => "succeeded",
+        StepState::Retry => "retrying",
+        StepState::Failed => "failed",
+        StepState::Canceled => "cancelled",
+    };
+    html! { span.state.(kind_of_state(state)) { (word) } }
+}
+
+/// How the state of a step looks.
+fn kind_of_state(state: StepState) -> &'static str {
+    match state {
+        StepState::Progress => "busy",
+        StepState::Success => "good",
+        StepState::Retry => "warn",
+        StepState::Failed => "bad",
+        StepState::Canceled => "off",
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::data::{FailureFunction, Run, RunPage, Usage};
 use super::steps::{self, STEPS_MAX, shown};
 use super::waits::{events, waits_for};
-use super::{FAILED_PATH, Fields, PATH, run_path, state, tabs};
+use super::{FAILED_PATH, Fields, PATH, run_path, run_state, tabs};
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{ROOT, Visitor, back_to, view};
 use axum::extract::{Path, Query, RawForm};
@@ -75,7 +75,7 @@ fn head(visitor: &Visitor, run: &Run) -> Markup {
     html! {
         div.title {
             h1 { "Run " code { (run.id) } }
-            (state(&run.state))
+            (run_state(run.state))
             (tabs(""))
             div.actions {
                 button type="button" data-copy=(run.id) { "Copy ID" }

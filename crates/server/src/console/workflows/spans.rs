@@ -1,6 +1,7 @@
 //! When the steps of a run began and ended, as far as its log tells.
 
 use super::data::{Run, Step};
+use posthaste_api_types::workflow::StepState;
 use posthaste_wire::duration::parse_duration;
 use posthaste_wire::time::Timestamp;
 
@@ -54,7 +55,7 @@ fn falls_asleep(step: &Step, kind: &str) -> bool {
 fn span(step: &Step, falls_asleep: bool, before: u64, (first, last): (u64, u64)) -> Span {
     let within = |at: u64| at.clamp(first, last);
     // What is done was told when it was done; all else when it began.
-    let is_told_after = step.state == "STEP_SUCCESS" && !falls_asleep && !step.is_trigger();
+    let is_told_after = step.state == StepState::Success && !falls_asleep && !step.is_trigger();
     let (begun, ended) = if is_told_after { (None, step.created_at) } else { (step.created_at, None) };
     let execution = step.execution.as_ref();
     // The last attempt of a sleep in a branch comes after it.

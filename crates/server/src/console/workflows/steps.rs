@@ -3,10 +3,11 @@
 use super::data::{Group, Run, Step, StepError};
 use super::run::TEXT_BYTES_MAX;
 use super::spans::{Span, WIDTH, of_group, place, spans};
-use super::{EVENTS_PATH, run_path, state};
+use super::{EVENTS_PATH, kind_of_state, run_path, step_state};
 use crate::console::visitor::{query, segment};
 use crate::console::{Visitor, view};
 use maud::{Markup, html};
+use posthaste_api_types::workflow::StepState;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ pub(super) fn is_mostly_waiting(run: &Run, now: Timestamp) -> bool {
 /// When the last step that is done ended.
 fn done_at(run: &Run, spans: &[Vec<Span>]) -> u64 {
     let steps = run.steps.iter().flat_map(|group| &group.steps).zip(spans.iter().flatten());
-    let done = steps.filter(|(step, _)| step.state == "STEP_SUCCESS");
+    let done = steps.filter(|(step, _)| step.state == StepState::Success);
     done.map(|(_, span)| span.end).max().unwrap_or(run.created_at)
 }
 
@@ -100,13 +101,7 @@ impl Chart<'_> {
     }
 
     fn step(&self, step: &Step, span: &Span, kind: &str) -> Markup {
-        let class = match step.state.as_str() {
-            "STEP_SUCCESS" => "good",
-            "STEP_FAILED" => "bad",
-            "STEP_RETRY" => "warn",
-            "STEP_CANCELED" => "off",
-            _ => "busy",
-        };
+        let class = kind_of_state(step.state);
         // What has gone wrong, or waits, is what one looks for.
         let is_open = matches!(class, "bad" | "warn");
         let key = format!("{} {}", step.step_id.unwrap_or_default(), title(step, kind));
@@ -115,7 +110,7 @@ impl Chart<'_> {
                 summary.step-row {
                     span.what {
                         strong.cut title=(title(step, kind)) { (title(step, kind)) }
-                        span.quiet { (kind_of(step, kind)) } " " (state(&step.state))
+                        span.quiet { (kind_of(step, kind)) } " " (step_state(step.state))
                         @if step.errors.len() > 1 || step.execution.as_ref().is_some_and(|execution| execution.attempts > 1) {
                             span.quiet { " " (attempts(step)) " attempts" }
                         }
@@ -154,7 +149,7 @@ impl Chart<'_> {
 
     fn body(&self, step: &Step, span: &Span, kind: &str) -> Markup {
         html! {
-            @if let (Some(dlq_id), "STEP_FAILED") = (self.dlq_id, step.state.as_str()) {
+            @if let (Some(dlq_id), StepState::Failed) = (self.dlq_id, step.state) {
                 div.actions {
                     (view::button(self.visitor, "/console/workflows/failed/resume", "Retry this step", None, &[("dlqId", dlq_id)]))
                     span.hint { "A new run keeps the completed steps and continues from here." }
@@ -175,7 +170,7 @@ impl Chart<'_> {
 
     fn facts(&self, step: &Step, span: &Span, kind: &str) -> Markup {
         let time = |millis: u64| view::time_in_full(Timestamp(millis), self.now);
-        let ended = matches!(step.state.as_str(), "STEP_SUCCESS" | "STEP_FAILED" | "STEP_CANCELED");
+        let ended = matches!(step.state, StepState::Success | StepState::Failed | StepState::Canceled);
         html! {
             dl.facts {
                 dt { "Started" } dd { (time(span.start)) }
@@ -191,7 +186,7 @@ impl Chart<'_> {
                     }
                 }
                 @if let Some(due) = step.next_delivery_time {
-                    dt { (if step.state == "STEP_RETRY" { "Next attempt" } else { "Due" }) } dd { (time(due)) }
+                    dt { (if step.state == StepState::Retry { "Next attempt" } else { "Due" }) } dd { (time(due)) }
                 }
                 @if let Some(length) = &step.sleep_for { dt { "Sleeps for" } dd { (length) @if length.parse::<f64>().is_ok() { " s" } } }
                 @if let Some(until) = &step.sleep_until { dt { "Sleeps until" } dd { (until) span.quiet { " (Unix seconds)" } } }
@@ -260,8 +255,8 @@ fn kind_of<'a>(step: &'a Step, kind: &str) -> &'a str {
 }
 
 fn now_name(step: &Step) -> &'static str {
-    match step.state.as_str() {
-        "STEP_RETRY" => "Retry now",
+    match step.state {
+        StepState::Retry => "Retry now",
         _ if step.is_sleep() => "Wake up now",
         _ => "Start now",
     }

@@ -2,6 +2,7 @@
 
 use super::data::{Run, Step};
 use crate::console::view::distance;
+use posthaste_api_types::workflow::StepState;
 use posthaste_wire::time::Timestamp;
 
 /// Waits that are named if a run has several; the others are counted.
@@ -30,7 +31,7 @@ pub(super) fn waits_for(run: &Run, now: Timestamp) -> Option<String> {
 /// The events that it waits for.
 pub(super) fn events(run: &Run) -> Vec<&str> {
     let steps = run.steps.iter().flat_map(|group| &group.steps);
-    let waiting = steps.filter(|step| run.is_running() && step.state == "STEP_PROGRESS");
+    let waiting = steps.filter(|step| run.is_running() && step.state == StepState::Progress);
     waiting.filter_map(|step| step.wait_event_id.as_deref()).collect()
 }
 
@@ -38,14 +39,14 @@ fn of_step(step: &Step, run: &Run, is_start: bool, now: Timestamp) -> Option<Str
     let named = step.name().map_or("the next step".to_owned(), |name| format!("“{name}”"));
     let due = step.next_delivery_time.map(Timestamp);
     let later = due.filter(|due| *due > now).map(|due| distance(due, now));
-    match step.state.as_str() {
-        "STEP_RETRY" => {
+    match step.state {
+        StepState::Retry => {
             let attempt = step.errors.len() + 1;
             let last = step.errors.last().map(|error| format!(" (last: {})", error.in_words())).unwrap_or_default();
             let when = later.unwrap_or_else(|| "now".to_owned());
             Some(format!("attempt {attempt} of {named} {when}{last}"))
         }
-        "STEP_PROGRESS" => Some(match (step, later) {
+        StepState::Progress => Some(match (step, later) {
             (Step { wait_event_id: Some(event), wait_timeout_deadline, .. }, _) => match wait_timeout_deadline {
                 Some(deadline) => format!("event {event}, which times out {}", distance(Timestamp(*deadline), now)),
                 None => format!("event {event}"),
@@ -69,6 +70,7 @@ fn of_step(step: &Step, run: &Run, is_start: bool, now: Timestamp) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use posthaste_api_types::workflow::RunState;
     use serde_json::{Value, json};
 
     const NOW: Timestamp = Timestamp(1_000_000);
@@ -135,7 +137,7 @@ mod tests {
             "the program to run “b1”; the program to run “b2”; the program to run “b3”; and 2 more"
         );
         assert_eq!(words(json!([])), "the program to run the next step or to return");
-        let ended = Run { state: "RUN_FAILED".to_owned(), ..run(json!([])) };
+        let ended = Run { state: RunState::Failed, ..run(json!([])) };
         assert_eq!(waits_for(&ended, NOW), None);
     }
 }

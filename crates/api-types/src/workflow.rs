@@ -1,0 +1,79 @@
+//! States of workflow runs and of their steps.
+
+use serde::{Deserialize, Serialize};
+
+/// The state of a workflow run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunState {
+    #[default]
+    #[serde(rename = "RUN_STARTED")]
+    Started,
+    #[serde(rename = "RUN_SUCCESS")]
+    Success,
+    #[serde(rename = "RUN_FAILED")]
+    Failed,
+    #[serde(rename = "RUN_CANCELED")]
+    Canceled,
+}
+
+impl RunState {
+    pub const ALL: [RunState; 4] = [RunState::Started, RunState::Success, RunState::Failed, RunState::Canceled];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            RunState::Started => "RUN_STARTED",
+            RunState::Success => "RUN_SUCCESS",
+            RunState::Failed => "RUN_FAILED",
+            RunState::Canceled => "RUN_CANCELED",
+        }
+    }
+}
+
+/// The state of a step of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepState {
+    #[default]
+    #[serde(rename = "STEP_PROGRESS")]
+    Progress,
+    #[serde(rename = "STEP_SUCCESS")]
+    Success,
+    #[serde(rename = "STEP_RETRY")]
+    Retry,
+    #[serde(rename = "STEP_FAILED")]
+    Failed,
+    #[serde(rename = "STEP_CANCELED")]
+    Canceled,
+}
+
+impl StepState {
+    pub const ALL: [StepState; 5] =
+        [StepState::Progress, StepState::Success, StepState::Retry, StepState::Failed, StepState::Canceled];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            StepState::Progress => "STEP_PROGRESS",
+            StepState::Success => "STEP_SUCCESS",
+            StepState::Retry => "STEP_RETRY",
+            StepState::Failed => "STEP_FAILED",
+            StepState::Canceled => "STEP_CANCELED",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn filters_and_objects_name_states_alike() {
+        for state in RunState::ALL {
+            assert_eq!(json!(state), state.name());
+        }
+        for state in StepState::ALL {
+            assert_eq!(json!(state), state.name());
+        }
+    }
+}
