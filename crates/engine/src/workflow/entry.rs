@@ -121,7 +121,7 @@ pub fn array<'a>(entries: impl IntoIterator<Item = (&'a Entry, &'a [u8])>) -> Ve
     written(Vec::new(), entries)
 }
 
-/// Like [`array`], but drops each entry after writing it, because a run may have 100 MB.
+/// Like [`array()`], but drops each entry after writing it, because a run may have 100 MB.
 pub fn array_of(entries: Vec<(Entry, Bytes)>) -> Vec<u8> {
     let length: usize = entries.iter().map(|(entry, _)| entry.encoded_len() + ",".len()).sum();
     written(Vec::with_capacity("[]".len() + length), entries)
