@@ -14,6 +14,7 @@
 //! - `message`, `log`, `why`: messages, log lines, and why a message waits
 //! - `bulk_action`, `cause`: bulk actions, and what dead letters have in common
 //! - `queue`, `flow_control`, `schedule`, `url_group`: resources with a name
+//! - `workflow`: runs and their logs
 //! - `keys`, `settings`, `stats`, `health`, `retry_plan`, `receiver`: the server and its tenants
 //! - `schema`: JSON Schema from the derives
 

@@ -27,7 +27,7 @@
 //! - `limits`: every bound
 //! - `planted`: bugs for the simulation's own test
 //!
-//! # What a message waits for
+//! # The conditions of a start
 //!
 //! A stored message starts when all of these allow it, in this order. `shard` decides; the store only loads the next rows.
 //!
