@@ -10,6 +10,7 @@
 use crate::deliver_now::DeliverStep;
 use crate::facts::{Facts, Wanted};
 use crate::host::Moment;
+use crate::messages::MessageCommand;
 use crate::node::{Command, Node};
 use posthaste_engine::planted::{self, Bug};
 use std::collections::VecDeque;
@@ -50,9 +51,14 @@ pub enum Progress {
 }
 
 impl Round {
-    /// Adds a command, which is decided after those that came before.
-    pub fn push(&mut self, command: Command) {
-        self.waiting.push_back(command);
+    /// Adds a command, which is decided after those that came before. A large publish will be stored in pieces.
+    pub fn push(&mut self, command: Command, node: &Node) {
+        self.waiting.push_back(match command {
+            Command::Messages(MessageCommand::Publish { messages, reply }) if node.is_large(&messages) => {
+                Command::Messages(MessageCommand::PublishInPieces { messages, reply })
+            }
+            command => command,
+        });
     }
 
     /// Whether no command waits.

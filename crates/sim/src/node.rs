@@ -4,17 +4,19 @@
 //! A commit takes time here, and anything can happen meanwhile: so a round is a [`Stage`] that waits for the commit
 //! and goes on after it. Nothing else of the contract differs: decide, commit, answer, start.
 
+mod bulk;
 mod commands;
 mod firing;
 mod handle;
 mod remembered;
 mod runs;
 mod telling;
+mod turns;
 mod witness;
 
 use crate::agenda::Event;
 use crate::bug::Bug;
-use crate::command::Command;
+use crate::command::{Command, RequestId};
 use crate::env::Env;
 use crate::judge::start::Start;
 use crate::store::{CommitError, Named};
@@ -46,8 +48,17 @@ const IDLE_ROUNDS_MAX: u32 = 300;
 
 /// No seed comes near.
 const QUOTAS: Quotas = Quotas { queues: 1_000, flow_keys: 1_000, schedules: 1_000 };
-/// So small that a firing takes several rounds, and several commits.
-const BOUNDS: Bounds = Bounds { batch_bytes: 600, fired: 3, fired_messages: 2, fired_bytes: 60 };
+/// So small that firings and publishes take several rounds, and several commits.
+const BOUNDS: Bounds = Bounds {
+    batch_bytes: 1_400,
+    batch_messages: 4,
+    piece_messages: 2,
+    piece_bytes: 600,
+    turn_bytes: 3_000,
+    fired: 4,
+    fired_messages: 3,
+    fired_bytes: 60,
+};
 
 /// Why a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +150,7 @@ impl Pending {
 enum Stage {
     Commands,
     Wake,
+    Turn,
     Fire,
     Load(usize),
     Rest,
@@ -174,6 +186,8 @@ pub(crate) struct Owner {
     drained: bool,
     /// An op that a planted bug leaves to the next commit.
     later: Option<Op>,
+    /// The piece of a bulk action that is asked for.
+    bulk: Option<RequestId>,
     /// The runs that it remembers.
     runs: BTreeMap<Seq, Remembered>,
 }
@@ -212,6 +226,7 @@ impl Owner {
             idle_rounds: 0,
             drained: false,
             later: None,
+            bulk: None,
             runs: BTreeMap::new(),
         }
     }
@@ -230,15 +245,17 @@ impl Owner {
                 Stage::Wake => {
                     self.wake_now = now;
                     self.engine.shard.wake(now, &mut self.engine.batch.out);
-                    self.stage = Stage::Fire;
+                    self.stage = Stage::Turn;
                     if !env.has(Bug::LoadBeforeCommit) {
                         self.commit(env, now)?;
                     }
                 }
+                Stage::Turn => self.take_turn(env, now)?,
                 Stage::Fire => self.fire_schedules(env, now)?,
                 Stage::Load(read) => self.load(read, env, now)?,
                 Stage::Rest => {
                     (self.stage, self.taken) = (Stage::Commands, 0);
+                    self.work_on_bulk(env, now)?;
                     if self.rests(env, now) {
                         let is_over = self.drained && self.flights.is_empty();
                         return if is_over { Err(Stop::Drained) } else { Ok(()) };
@@ -356,7 +373,8 @@ impl Owner {
             });
             return true;
         }
-        if !self.inbox.is_empty() || !self.round.is_empty() || self.engine.shard.wants_load(now).is_some() {
+        let has_work = !self.inbox.is_empty() || !self.round.is_empty() || self.engine.has_turns();
+        if has_work || self.engine.shard.wants_load(now).is_some() {
             return false;
         }
         let next = self.engine.shard.next_wake().min(self.engine.schedules.next_wake(now));
@@ -445,6 +463,7 @@ impl Owner {
     /// Answers have left the node.
     fn pass_on_answers(&mut self, env: &mut Env) {
         for answer in self.answers.take() {
+            self.bulk = self.bulk.filter(|request| *request != answer.request);
             env.answer(&answer, self.tenure.epoch);
         }
     }

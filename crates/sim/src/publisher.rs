@@ -7,13 +7,14 @@ use crate::program::{self, EVENTS, FUNCTIONS};
 use crate::random::Random;
 use crate::swarm::{Limits, Swarm};
 use bytes::Bytes;
+use posthaste_engine::bulk_action::{self, BulkAction, DlqRange};
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, Live, MessageSpec, Origin, QueueKey};
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
 use posthaste_engine::workflow::run::{Run, RunConfig};
 use posthaste_node::{FirstDue, NewMessage, QueueSettings, Replay};
 use posthaste_wire::cron::Cron;
-use posthaste_wire::id::{DlqId, TenantId};
+use posthaste_wire::id::{DlqId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +52,11 @@ impl Publishers {
 }
 
 fn publish(env: &mut Env) -> Task {
-    let count = if env.random.permille(120) { env.random.within(2, 5) } else { 1 };
+    let count = match env.random.below(1_000) {
+        ..120 => env.random.within(2, 5),
+        120..150 => env.random.within(6, 20),
+        _ => 1,
+    };
     NodeTask::Publish((0..count).map(|_| new_message(env)).collect()).into()
 }
 
@@ -181,6 +186,7 @@ fn operate(env: &mut Env) -> Vec<Task> {
         schedules / 2,
         schedules / 6,
         4,
+        2,
         stalls,
     ]) {
         0 => cancel(env, tenant),
@@ -200,7 +206,8 @@ fn operate(env: &mut Env) -> Vec<Task> {
         9 => NodeTask::PauseSchedule { tenant, id: schedule, paused: random.permille(500) }.into(),
         10 => reschedule(random, tenant, schedule),
         12 => return deliver_now(env, tenant).into_iter().collect(),
-        13 => return stall(env, tenant, queue),
+        13 => begin_bulk(env, tenant),
+        14 => return stall(env, tenant, queue),
         _ => NodeTask::DropSchedule { tenant, id: schedule }.into(),
     };
     vec![task]
@@ -243,6 +250,38 @@ fn stall(env: &mut Env, tenant: TenantId, queue: String) -> Vec<Task> {
     let message = NewMessage { tenant, spec, origin, first_due, dedup: None, ..message };
     let pause = NodeTask::PauseQueue { tenant, name: queue, paused: true };
     vec![pause.into(), NodeTask::Publish(vec![message]).into()]
+}
+
+/// Something that is done to many messages or dead letters, in pieces.
+fn begin_bulk(env: &mut Env, tenant: TenantId) -> Task {
+    const FIRST: DlqId = Position { at: Timestamp(0), n: 0 };
+    let store = &env.store;
+    let letters = store.dead_letters.keys().filter(|(owner, _)| *owner == tenant).map(|(_, dlq_id)| *dlq_id);
+    let range = DlqRange { after: FIRST, until: letters.max().unwrap_or(FIRST), newest: store.last_seq.0 };
+    let live: Vec<Seq> = store.live.values().filter(|row| row.tenant == tenant).map(|row| row.id.seq).collect();
+    let (task, until) = match env.random.below(3) {
+        0 if !live.is_empty() => (bulk_action::Task::Cancel, env.random.pick(&live)),
+        1 => (bulk_action::Task::DlqDelete { range }, Seq::MIN),
+        _ => (bulk_action::Task::DlqRetry { range, changes: Vec::new() }, Seq::MIN),
+    };
+    let action = BulkAction {
+        tenant,
+        id: Seq::MIN,
+        task,
+        filter: Vec::new(),
+        until,
+        after: Seq::MIN,
+        count: None,
+        rate: None,
+        total: 0,
+        processed: 0,
+        refused: 0,
+        problem: None,
+        created_at: env.store_now(),
+        completed_at: None,
+        stopped: false,
+    };
+    NodeTask::PutBulkAction { action: Box::new(action), piece: None }.into()
 }
 
 /// Any message that is not due, or any live one: what a list would show.

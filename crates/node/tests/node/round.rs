@@ -21,7 +21,7 @@ fn a_round_reads_once_for_all_its_commands() {
     }
     let edit =
         FlowCommand::Edit { tenant: TENANT, key: "k".to_owned(), edit: FlowEdit::Pause, reply: driver.reply("edit") };
-    driver.round.push(Command::Flows(edit));
+    driver.push(Command::Flows(edit));
     driver.run();
     let story = driver.story();
     assert_eq!(
@@ -37,12 +37,7 @@ fn replies_leave_after_the_commit_in_their_order_and_refusals_at_once() {
     let settings = QueueSettings { parallelism: 1, paused: false };
     for name in ["first", "second"] {
         let reply = driver.reply(name);
-        driver.round.push(Command::Queues(QueueCommand::Put {
-            tenant: TENANT,
-            name: name.to_owned(),
-            settings,
-            reply,
-        }));
+        driver.push(Command::Queues(QueueCommand::Put { tenant: TENANT, name: name.to_owned(), settings, reply }));
     }
     driver.publish("publish", message(None));
     driver.run();
@@ -62,11 +57,11 @@ fn a_command_about_rows_sees_all_that_was_decided_before() {
     let twice = vec![row.id, row.id, MessageId { seq: Seq(1), tag: 1 }];
     for name in ["cancel", "again"] {
         let reply = driver.reply(name);
-        driver.round.push(Command::Messages(MessageCommand::Cancel { tenant: TENANT, ids: twice.clone(), reply }));
+        driver.push(Command::Messages(MessageCommand::Cancel { tenant: TENANT, ids: twice.clone(), reply }));
     }
     let other = TenantId(2);
     let reply = driver.reply("other tenant");
-    driver.round.push(Command::Messages(MessageCommand::Cancel { tenant: other, ids: vec![row.id], reply }));
+    driver.push(Command::Messages(MessageCommand::Cancel { tenant: other, ids: vec![row.id], reply }));
     driver.publish("b again", message(Some(1)));
     driver.run();
     let cancelled = format!("cancel: {:?}", [row.id]);
@@ -114,7 +109,7 @@ fn a_dead_letter_is_published_again_once_however_often_it_is_named() {
         story.lock().unwrap().push(format!("{published:?}"));
     });
     let replays = vec![replay(known), replay(unknown), replay(known)];
-    driver.round.push(Command::DeadLetters(DeadLetterCommand::Replay { tenant: TENANT, replays, reply }));
+    driver.push(Command::DeadLetters(DeadLetterCommand::Replay { tenant: TENANT, replays, reply }));
     driver.run();
     assert_eq!(driver.story(), ["read 0 keys, 0 rows, 3 letters", "commit, synced: true", "[true, false, false]"]);
     assert_eq!(driver.rows().len(), 1);

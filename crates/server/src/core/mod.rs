@@ -8,7 +8,6 @@
 
 mod admission;
 mod attempts;
-mod bulk;
 mod clock_watch;
 mod deliver_now;
 mod facts;
@@ -49,10 +48,13 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::why::WaitReason;
-use posthaste_node::{
-    DeadLetterCommand, DeliverNow, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply, ScheduleCommand,
+pub use posthaste_node::{
+    BulkDone, BulkPiece, DeliverNowRefused, FirstDue, NewMessage, NoRoom, QueueSettings, QuotaExceeded, Replay,
 };
-pub use posthaste_node::{DeliverNowRefused, FirstDue, NewMessage, NoRoom, QueueSettings, QuotaExceeded, Replay};
+use posthaste_node::{
+    DeadLetterCommand, DeliverNow, FlowCommand, MessageCommand, PutBulkAction, QueueCommand, ReadReply, Reply,
+    ScheduleCommand,
+};
 pub(crate) use posthaste_node::{entry_bytes, messages_of, spec_bytes, stored_bytes, wait_bytes};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
@@ -63,7 +65,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// A command for the core. Its reply leaves when the outcome is on disk.
 pub(crate) enum Command {
-    /// Messages, dead letters, queues, flow-control keys and schedules.
+    /// All that the node decides itself.
     Node(posthaste_node::Command),
     /// An attempt has ended.
     Ended {
@@ -73,11 +75,6 @@ pub(crate) enum Command {
         room: Permits,
     },
     Run(RunCommand),
-    PutBulkAction {
-        action: Box<BulkAction>,
-        piece: Option<BulkPiece>,
-        reply: Reply<BulkDone>,
-    },
     Why {
         row: Box<Live>,
         reply: ReadReply<WaitReason>,
@@ -133,6 +130,12 @@ impl From<FlowCommand> for Command {
     }
 }
 
+impl From<PutBulkAction> for Command {
+    fn from(command: PutBulkAction) -> Command {
+        Command::Node(posthaste_node::Command::BulkAction(command))
+    }
+}
+
 impl From<ScheduleCommand> for Command {
     fn from(command: ScheduleCommand) -> Command {
         Command::Node(posthaste_node::Command::Schedules(command))
@@ -146,26 +149,6 @@ pub struct Parallelism {
     pub max: u32,
     /// Now.
     pub count: u32,
-}
-
-/// What one piece of a bulk action came to.
-#[derive(Debug)]
-pub struct BulkDone {
-    /// The bulk action as it is now.
-    pub action: BulkAction,
-    /// What was not published because it duplicates another message: that one.
-    pub duplicates: Vec<Accepted>,
-}
-
-/// What a bulk action does next.
-#[derive(Clone, Debug)]
-pub enum BulkPiece {
-    /// Messages to cancel.
-    Cancel(Vec<MessageId>),
-    /// Dead letters to delete.
-    Delete(Vec<DlqId>),
-    /// Dead letters to publish again.
-    Replay(Vec<Replay>),
 }
 
 /// Room for the bodies of a request in RAM, given back when this is dropped.
@@ -376,7 +359,7 @@ impl CoreHandle {
         room: Room,
     ) -> Result<BulkDone, CoreError> {
         let action = Box::new(action);
-        self.ask(Some(room), |reply| Command::PutBulkAction { action, piece, reply }).await
+        self.ask(Some(room), |reply| PutBulkAction { action, piece, reply }).await
     }
 
     /// Makes the core look at the clock.
@@ -411,10 +394,10 @@ impl CoreHandle {
 
     /// Asks for work of the server itself. A command that a tenant can send at will, and that stores something, waits in the line
     /// of its tenant instead.
-    async fn ask<T: Send + 'static>(
+    async fn ask<T: Send + 'static, C: Into<Command>>(
         &self,
         room: Option<Room>,
-        command: impl FnOnce(Reply<T>) -> Command,
+        command: impl FnOnce(Reply<T>) -> C,
     ) -> Result<T, CoreError> {
         self.ask_from(self.admission.enter()?, room, command).await
     }

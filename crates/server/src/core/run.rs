@@ -7,8 +7,8 @@ use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::stats::Activity;
-use super::tasks::{PublishMany, TURN_PAUSE, Task, Tasks};
-use super::{Attempts, Command, NewMessage, Permits, QuotaExceeded, stored_bytes};
+use super::tasks::{TURN_PAUSE, Task};
+use super::{Attempts, Command, Permits};
 use crate::clock::{Clock, Random};
 use crate::data_dir::Disk;
 use crate::dev_output::AttemptReport;
@@ -17,9 +17,9 @@ use crate::quotas::Quotas;
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::{Accepted, AttemptEnd, Effect, Settings, Shard};
+use posthaste_engine::shard::{AttemptEnd, Effect, Settings, Shard};
 use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
-use posthaste_node::{BATCH_BYTES_MAX, Bounds, Done, MessageCommand, Moment, Next, Node, Reply, Round, Wanted};
+use posthaste_node::{Bounds, Done, Moment, Next, Node, Round, Turns};
 use posthaste_store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
@@ -58,7 +58,7 @@ pub struct Core {
     pub(super) activity: Activity,
     pub(super) host: Surroundings,
     /// Commands about many runs that are not done yet, each taking its turn.
-    pub(super) tasks: Tasks,
+    pub(super) tasks: Turns<Task>,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
     /// By [`Clock::uptime`].
@@ -122,7 +122,7 @@ impl Core {
             retention,
             runs: RunCache::default(),
             activity,
-            tasks: Tasks::default(),
+            tasks: Turns::default(),
             unsynced_since: None,
             clock_watch: ClockWatch::default(),
             retain_at: Duration::ZERO,
@@ -147,7 +147,7 @@ impl Core {
         let mut taken = 0;
         while let Some(command) = next.take() {
             match command {
-                Command::Node(command) => self.push(command)?,
+                Command::Node(command) => self.round.push(command, &self.node),
                 command => {
                     self.decide_round()?;
                     flow = self.handle(command)?;
@@ -175,7 +175,7 @@ impl Core {
             return Some(command);
         }
         let now = self.clock.now();
-        let tasks_wait = !self.tasks.is_empty();
+        let tasks_wait = self.has_tasks();
         if self.node.shard.wants_load(now).is_some() || (tasks_wait && self.tasks_have_turns()) {
             return None;
         }
@@ -186,20 +186,6 @@ impl Core {
         let until_turn = if tasks_wait { TURN_PAUSE } else { CLOCK_CHECK };
         let patience = until_due.min(until_turn).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
         self.commands.wait(patience)
-    }
-
-    /// Adds a command to the round. A large publish is stored in pieces.
-    fn push(&mut self, command: posthaste_node::Command) -> Result<(), CoreFailure> {
-        match command {
-            posthaste_node::Command::Messages(MessageCommand::Publish { messages, reply })
-                if messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX =>
-            {
-                self.decide_round()?;
-                self.publish_in_pieces(messages, reply);
-            }
-            command => self.round.push(command),
-        }
-        Ok(())
     }
 
     /// Decides the commands of the round, in their order. What they want to know is read for all of them at once.
@@ -219,10 +205,9 @@ impl Core {
     fn handle(&mut self, command: Command) -> Result<Flow, CoreFailure> {
         let now = self.clock.now();
         match command {
-            Command::Node(command) => self.push(command)?,
+            Command::Node(command) => self.round.push(command, &self.node),
             Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
             Command::Run(command) => self.handle_run(command, now)?,
-            Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
             Command::Why { row, reply } => reply.send(self.node.shard.why(&row, now)),
             Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
             Command::Stats { tenant, reply } => self.stats(tenant, reply, now),
@@ -280,27 +265,6 @@ impl Core {
         let AttemptEnd { retried, next } = end;
         let report = AttemptReport { message, result, duration_ms, retried, next, at };
         self.node.batch.after_commit(move || reports.send(report));
-    }
-
-    fn publish_in_pieces(&mut self, messages: Vec<NewMessage>, reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>) {
-        if let Err(exceeded) = self.node.check_quotas(messages.iter()) {
-            return reply.refuse(exceeded);
-        }
-        let Some(tenant) = messages.first().map(|message| message.tenant) else { return };
-        let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
-        self.tasks.push(tenant, Task::Publish(PublishMany { messages, accepted, reply }));
-    }
-
-    /// Publishes a piece of a large publish.
-    pub(super) fn publish_piece(&mut self, messages: Vec<NewMessage>) -> Result<Vec<Accepted>, CoreFailure> {
-        let now = self.clock.now();
-        let facts = facts::read(&*self.store, &Wanted::of_publish(&messages), now)?;
-        let mut moment = Moment { now, host: &mut self.host };
-        Ok(self.node.publish(messages, 0, &facts, &mut moment))
-    }
-
-    pub(super) fn next_id(&mut self, now: Timestamp) -> MessageId {
-        self.node.next_id(&mut Moment { now, host: &mut self.host })
     }
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
