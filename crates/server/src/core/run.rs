@@ -11,14 +11,12 @@ use super::tasks::{TURN_PAUSE, Task};
 use super::{Attempts, Command, Permits};
 use crate::clock::{Clock, Random};
 use crate::data_dir::Disk;
-use crate::dev_output::AttemptReport;
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
-use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::{AttemptEnd, Effect, Settings, Shard};
-use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
+use posthaste_engine::shard::{Effect, Settings, Shard};
+use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, HASTE, crash_point, is_planted};
 use posthaste_node::{Bounds, Done, Moment, Next, Node, Round, Turns};
 use posthaste_store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use posthaste_wire::id::MessageId;
@@ -222,51 +220,6 @@ impl Core {
         Ok(Flow::Go)
     }
 
-    fn attempt_ended(
-        &mut self,
-        message: Arc<Message>,
-        outcome: Outcome,
-        room: Permits,
-        now: Timestamp,
-    ) -> Result<(), CoreFailure> {
-        crash_point("outcome_arrived");
-        if !room.is_empty() {
-            self.node.batch.after_commit(move || drop(room));
-        }
-        self.node.batch.body_bytes += told_bytes(&message, &outcome);
-        self.activity.attempted(&message, &outcome, now);
-        let storage = self.host.storage_of(message.tenant);
-        let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
-        if let Some(step) = message.spec.workflow {
-            let end = self.step_ended(&message, step, outcome, storage, now)?;
-            self.report(message, report, end, now);
-            crash_point("outcome_decided");
-            return Ok(());
-        }
-        let mut moment = Moment { now, host: &mut self.host };
-        let end = self.node.attempt_ended(&message, outcome, storage, &mut moment).end;
-        self.report(message, report, end, now);
-        crash_point("outcome_decided");
-        if ENABLED {
-            self.node.batch.after_commit(|| crash_point("outcome_committed"));
-        }
-        Ok(())
-    }
-
-    /// Reports an attempt to the terminal of a developer once its outcome is stored.
-    fn report(
-        &mut self,
-        message: Arc<Message>,
-        attempted: Option<(Result<u16, String>, u64)>,
-        end: AttemptEnd,
-        at: Timestamp,
-    ) {
-        let (Some(reports), Some((result, duration_ms))) = (self.attempts.reports.clone(), attempted) else { return };
-        let AttemptEnd { retried, next } = end;
-        let report = AttemptReport { message, result, duration_ms, retried, next, at };
-        self.node.batch.after_commit(move || reports.send(report));
-    }
-
     /// Commits the batch; then, and only then, answers callers and starts attempts.
     pub(super) fn commit(&mut self) -> Result<(), CoreFailure> {
         let mut batch = self.node.batch.take();
@@ -399,22 +352,6 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// Bytes that an outcome brings into the batch: the answer, and what callbacks repeat.
-fn told_bytes(message: &Message, outcome: &Outcome) -> usize {
-    let answer = outcome.result.as_ref().map_or(0, |response| response.body.len());
-    let is_told = message.spec.callback.is_some() || message.spec.failure_callback.is_some();
-    if is_told { 2 * (answer + message.body.len()) } else { answer }
-}
-
-/// What a report says of an attempt; `None` if nothing was sent.
-fn attempted(outcome: &Outcome) -> Option<(Result<u16, String>, u64)> {
-    let result = match &outcome.result {
-        Ok(response) => Ok(response.status),
-        Err(error) => Err(error.message.clone()),
-    };
-    (*outcome != nothing_sent()).then_some((result, outcome.duration_ms))
 }
 
 fn buried(op: &Op) -> Option<&DeadLetter> {
