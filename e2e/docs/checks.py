@@ -163,7 +163,7 @@ BOUNDS = {
     "server/src/api/stats.rs": r"const",
     "server/src/api/token_guesses.rs": r"const",
     "server/src/core/admission.rs": r"pub const",
-    "node/src/bounds.rs": r"const",
+    "node/src/bounds.rs": r"const(?= FIRED)",
     "node/src/firing.rs": r"const",
     "server/src/core/stats.rs": r"const",
     "server/src/core/tail.rs": r"const",

@@ -55,6 +55,12 @@ pub enum Bug {
     DeliverNowSkipsTurn,
     /// A message that is delivered now keeps its old due time in the store.
     DeliverNowNotStored,
+    /// A bulk cancel counts what it was asked to cancel, not what it has cancelled.
+    BulkCountsAsked,
+    /// A publish in pieces is answered after its first piece.
+    AnsweredAfterFirstPiece,
+    /// A publish in pieces has no turn after its first one.
+    PiecesForgotten,
     /// Messages that were due once are not loaded after the clock went back.
     ClockBackStrandsSpilled,
     /// A delayed message of a queue joins it too early.
@@ -87,7 +93,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 39] = [
+    pub const ALL: [Bug; 42] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -113,6 +119,9 @@ impl Bug {
         Bug::RescheduleKeepsTime,
         Bug::DeliverNowSkipsTurn,
         Bug::DeliverNowNotStored,
+        Bug::BulkCountsAsked,
+        Bug::AnsweredAfterFirstPiece,
+        Bug::PiecesForgotten,
         Bug::ClockBackStrandsSpilled,
         Bug::DelayedJoinsEarly,
         Bug::OriginOneTooMany,

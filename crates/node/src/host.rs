@@ -46,6 +46,9 @@ pub trait Host {
     /// Messages were published for the request with this tag.
     fn published(&mut self, _tag: u64, _accepted: &[Accepted]) {}
 
+    /// A piece of a publish was published for the request with this tag.
+    fn piece_published(&mut self, _tag: u64, _accepted: &[Accepted]) {}
+
     /// Messages were cancelled.
     fn cancelled(&mut self, _ids: &[MessageId]) {}
 
@@ -54,6 +57,9 @@ pub trait Host {
 
     /// A dead letter was published again for the request with this tag, or is a duplicate.
     fn replayed(&mut self, _tag: u64, _letter: (TenantId, DlqId), _accepted: Accepted) {}
+
+    /// A piece of a bulk action was done.
+    fn bulk_piece_done(&mut self) {}
 
     /// A schedule whose time had come has this state now.
     fn fired(&mut self, _schedule: &Schedule, _state: &ScheduleState) {}

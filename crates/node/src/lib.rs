@@ -7,20 +7,21 @@
 //! must be read ([`Wanted`]), and gets it as [`Facts`]. A reply cannot be sent before the commit: see [`Reply`].
 //!
 //! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `deliver_now.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`,
-//! `schedules.rs`; `firing.rs` fires schedules. Workflow runs and bulk actions are still in the server and use [`Node::shard`] and
-//! [`Node::batch`].
+//! `schedules.rs`; `bulk.rs`. `firing.rs` fires schedules, `pieces.rs` stores large publishes in turns. Workflow runs are still in the
+//! server and use [`Node::shard`] and [`Node::batch`].
 //!
 //! Modules:
 //!
 //! - `node`, `host`, `bounds`: the state, what surrounds it, and how much it does at once
 //! - `round`, `facts`: commands that are decided together, and what is read for them
 //! - `batch`, `reply`: what waits for the commit
-//! - `messages`, `deliver_now`, `dead_letters`, `queues`, `flow_keys`, `schedules`: families of commands
-//! - `firing`: schedules whose time has come
+//! - `messages`, `deliver_now`, `dead_letters`, `queues`, `flow_keys`, `schedules`, `bulk`: families of commands
+//! - `firing`, `pieces`: schedules whose time has come, and large publishes in turns
 //! - `new_message`, `weight`, `quota`: a message before it has an id, the bytes it stores, and quotas
 
 mod batch;
 mod bounds;
+mod bulk;
 mod dead_letters;
 mod deliver_now;
 mod facts;
@@ -30,15 +31,18 @@ mod host;
 mod messages;
 mod new_message;
 mod node;
+mod pieces;
 mod queues;
 mod quota;
 mod reply;
 mod round;
 mod schedules;
+mod turns;
 mod weight;
 
 pub use batch::{Batch, Committed, Done, Uncommitted};
 pub use bounds::{BATCH_BYTES_MAX, Bounds};
+pub use bulk::{BulkDone, BulkPiece, PutBulkAction};
 pub use dead_letters::{DeadLetterCommand, Replay};
 pub use deliver_now::{DeliverNow, DeliverNowRefused, DeliverStep};
 pub use facts::{DueSchedules, Facts, Wanted};
@@ -48,9 +52,11 @@ pub use host::{Host, Moment, NoRoom, TakenRoom};
 pub use messages::{Ended, MessageCommand};
 pub use new_message::{FirstDue, NewMessage};
 pub use node::{Command, Node, next_id};
+pub use pieces::Turn;
 pub use queues::{QueueCommand, QueueSettings};
 pub use quota::{QuotaExceeded, Quotas};
 pub use reply::{ReadReply, Reply};
 pub use round::{Next, Progress, Round};
 pub use schedules::ScheduleCommand;
+pub use turns::Turns;
 pub use weight::{entry_bytes, failure_bytes, header_bytes, spec_bytes, stored_bytes, wait_bytes};

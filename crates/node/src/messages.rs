@@ -23,6 +23,13 @@ pub enum MessageCommand {
         /// What became of each.
         reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
     },
+    /// Stores messages in pieces, in their order: too many for one batch. [`crate::Round::push`] decides which publishes are.
+    PublishInPieces {
+        /// In the order of the answer.
+        messages: Vec<NewMessage>,
+        /// What became of each.
+        reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
+    },
     /// Cancels messages.
     Cancel {
         /// Only its messages are cancelled.
@@ -35,9 +42,17 @@ pub enum MessageCommand {
 }
 
 impl MessageCommand {
+    pub(crate) fn needs_truth(&self) -> bool {
+        match self {
+            MessageCommand::Cancel { .. } => true,
+            MessageCommand::Publish { .. } | MessageCommand::PublishInPieces { .. } => false,
+        }
+    }
+
     pub(crate) fn wanted(&self) -> Wanted {
         match self {
             MessageCommand::Publish { messages, .. } => Wanted::of_publish(messages),
+            MessageCommand::PublishInPieces { .. } => Wanted::default(),
             MessageCommand::Cancel { tenant, ids, .. } => {
                 let live = ids.iter().map(|id| (*tenant, *id)).collect();
                 Wanted { live, ..Wanted::default() }
@@ -48,7 +63,7 @@ impl MessageCommand {
 
 impl Wanted {
     /// What must be known to publish messages.
-    pub fn of_publish(messages: &[NewMessage]) -> Wanted {
+    pub fn of_publish<'a>(messages: impl IntoIterator<Item = &'a NewMessage>) -> Wanted {
         Wanted { duplicates: keys(messages), ..Wanted::default() }
     }
 }
@@ -79,6 +94,7 @@ impl Node {
                 let accepted = self.publish(messages, reply.tag(), facts, moment);
                 self.batch.reply(reply, Ok(accepted));
             }
+            MessageCommand::PublishInPieces { messages, reply } => self.publish_in_pieces(messages, reply),
             MessageCommand::Cancel { tenant, ids, reply } => {
                 let cancelled = self.cancel(tenant, &ids, facts, moment);
                 self.batch.reply(reply, cancelled);

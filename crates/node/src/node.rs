@@ -2,12 +2,14 @@
 
 use crate::batch::Batch;
 use crate::bounds::Bounds;
+use crate::bulk::PutBulkAction;
 use crate::dead_letters::DeadLetterCommand;
 use crate::deliver_now::DeliverNow;
 use crate::facts::{Facts, Wanted};
 use crate::flow_keys::FlowCommand;
 use crate::host::Moment;
 use crate::messages::MessageCommand;
+use crate::pieces::Publishes;
 use crate::queues::QueueCommand;
 use crate::quota::Quotas;
 use crate::round::Next;
@@ -29,6 +31,8 @@ pub struct Node {
     pub last_seq: Seq,
     pub(crate) quotas: Quotas,
     pub(crate) bounds: Bounds,
+    /// Publishes that are stored in pieces.
+    pub(crate) publishes: Publishes,
 }
 
 /// What a node is asked to do, by family.
@@ -45,12 +49,15 @@ pub enum Command {
     Flows(FlowCommand),
     /// Schedules.
     Schedules(ScheduleCommand),
+    /// A bulk action.
+    BulkAction(PutBulkAction),
 }
 
 impl Node {
     /// A node that has given no id after `last_seq`.
     pub fn new(shard: Shard, quotas: Quotas, bounds: Bounds, last_seq: Seq) -> Node {
-        Node { shard, schedules: Schedules::default(), batch: Batch::default(), quotas, bounds, last_seq }
+        let (schedules, batch, publishes) = (Schedules::default(), Batch::default(), Publishes::default());
+        Node { shard, schedules, batch, quotas, bounds, publishes, last_seq }
     }
 
     /// A new id, after all that were given.
@@ -67,6 +74,7 @@ impl Node {
             Command::Queues(command) => self.queue_command(command, moment),
             Command::Flows(command) => self.flow_command(command, moment),
             Command::Schedules(command) => self.schedule_command(command, facts, moment),
+            Command::BulkAction(command) => self.put_bulk_action(command, facts, moment),
         }
         Next::Decided
     }
@@ -87,15 +95,18 @@ impl Command {
             Command::DeadLetters(command) => command.wanted(),
             Command::Queues(_) | Command::Flows(_) => Wanted::default(),
             Command::Schedules(command) => command.wanted(node),
+            Command::BulkAction(command) => command.wanted(),
         }
     }
 
     /// Whether earlier decisions must be committed before its facts are read.
     pub fn needs_truth(&self, node: &Node) -> bool {
         match self {
+            Command::Messages(command) => command.needs_truth(),
             Command::Schedules(command) => command.needs_truth(node),
-            Command::Messages(MessageCommand::Cancel { .. }) | Command::DeadLetters(_) | Command::DeliverNow(_) => true,
-            Command::Messages(MessageCommand::Publish { .. }) | Command::Queues(_) | Command::Flows(_) => false,
+            Command::BulkAction(command) => command.needs_truth(),
+            Command::DeadLetters(_) | Command::DeliverNow(_) => true,
+            Command::Queues(_) | Command::Flows(_) => false,
         }
     }
 }

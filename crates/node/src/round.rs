@@ -10,9 +10,15 @@
 use crate::deliver_now::DeliverStep;
 use crate::facts::{Facts, Wanted};
 use crate::host::Moment;
+use crate::messages::MessageCommand;
 use crate::node::{Command, Node};
 use posthaste_engine::planted::{self, Bug};
 use std::collections::VecDeque;
+
+/// Keys of duplicates after which no further command is read for. A commit in the middle of a round makes what was read out of date,
+/// and a large batch is committed after some hundred messages. Without this bound, the keys of all commands that wait would be read
+/// again after each of these commits.
+const KEYS_READ_MAX: usize = 512;
 
 /// Commands that are decided together.
 #[derive(Default)]
@@ -50,9 +56,14 @@ pub enum Progress {
 }
 
 impl Round {
-    /// Adds a command, which is decided after those that came before.
-    pub fn push(&mut self, command: Command) {
-        self.waiting.push_back(command);
+    /// Adds a command, which is decided after those that came before. A large publish will be stored in pieces.
+    pub fn push(&mut self, command: Command, node: &Node) {
+        self.waiting.push_back(match command {
+            Command::Messages(MessageCommand::Publish { messages, reply }) if node.is_large(&messages) => {
+                Command::Messages(MessageCommand::PublishInPieces { messages, reply })
+            }
+            command => command,
+        });
     }
 
     /// Whether no command waits.
@@ -95,7 +106,8 @@ impl Round {
     fn wanted(&self, node: &Node) -> (Wanted, usize) {
         let (mut all, mut count) = (Wanted::default(), 0);
         for command in &self.waiting {
-            if command.needs_truth(node) && count > 0 {
+            let is_enough = all.duplicates.len() >= KEYS_READ_MAX;
+            if count > 0 && (is_enough || command.needs_truth(node)) {
                 break;
             }
             all.merge(command.wanted(node));

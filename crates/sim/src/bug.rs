@@ -27,6 +27,8 @@ pub enum Bug {
     LoadBeforeCommit,
     /// An owner fires a schedule in two transactions.
     FiringInTwoCommits,
+    /// An owner writes a piece of a bulk action and its progress in two transactions.
+    BulkInTwoCommits,
     /// A restarted owner begins to count positions anew.
     PositionsForgotten,
     /// A restarted owner does not know the queues.
@@ -55,7 +57,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 25] = [
         Bug::EffectsBeforeCommit,
         Bug::AnswerBeforeSync,
         Bug::AnswerAfterFailure,
@@ -68,6 +70,7 @@ impl Bug {
         Bug::OutcomeTakenTwice,
         Bug::LoadBeforeCommit,
         Bug::FiringInTwoCommits,
+        Bug::BulkInTwoCommits,
         Bug::PositionsForgotten,
         Bug::QueuesNotRestored,
         Bug::StaleClock,

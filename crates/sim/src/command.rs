@@ -1,5 +1,6 @@
 //! What nodes are asked to do, and what they answer.
 
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::outcome::Outcome;
@@ -8,7 +9,7 @@ use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::note::NoteKey;
 use posthaste_engine::workflow::run::{RunConfig, StepText};
-use posthaste_node::{DeliverNowRefused, NewMessage, QueueSettings, Replay};
+use posthaste_node::{BulkPiece, DeliverNowRefused, NewMessage, QueueSettings, Replay};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -50,6 +51,7 @@ pub(crate) enum NodeTask {
     PauseSchedule { tenant: TenantId, id: String, paused: bool },
     Reschedule { tenant: TenantId, id: String, cron: Box<Cron> },
     DropSchedule { tenant: TenantId, id: String },
+    PutBulkAction { action: Box<BulkAction>, piece: Option<BulkPiece> },
 }
 
 impl From<NodeTask> for Task {
@@ -155,6 +157,13 @@ pub(crate) struct Answer {
 pub(crate) enum Said {
     /// In the order of the drafts, with the keys they had.
     Published(Vec<(Accepted, TenantId, Option<DedupKey>)>),
+    /// A publish has more or fewer outcomes than messages.
+    Miscounted {
+        asked: usize,
+        answered: usize,
+    },
+    /// How far a bulk action is.
+    Bulk(Box<BulkAction>),
     /// These were live, and not cancelled before.
     Cancelled(Vec<MessageId>),
     /// Whether this message is due now.

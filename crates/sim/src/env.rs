@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// When a simulation begins, by a clock that is right. A full minute.
 const BEGIN: Timestamp = Timestamp(1_780_315_200_000);
+/// No seed has as many requests of others.
+const FIRST_OWN_REQUEST: u64 = 1 << 32;
 /// A clock that was set is noticed after at most this long.
 pub(crate) const CLOCK_CHECK_MS: u64 = 5_000;
 
@@ -39,6 +41,8 @@ pub(crate) struct Env {
     pub healed: bool,
     /// Until when each node cannot reach the store.
     pub cut_off_until_ms: Vec<u64>,
+    /// Requests that nodes have made of themselves.
+    own_requests: u64,
     /// Endpoints that wait for an answer.
     pub visits: BTreeMap<RequestId, Visit>,
 }
@@ -59,6 +63,7 @@ impl Env {
             bug,
             healed: false,
             cut_off_until_ms,
+            own_requests: 0,
             visits: BTreeMap::new(),
         }
     }
@@ -79,6 +84,12 @@ impl Env {
 
     pub(crate) fn tell(&mut self, about: Option<MessageId>, text: impl FnOnce() -> String) {
         self.story.tell(self.now_ms, about, text);
+    }
+
+    /// A request that a node makes of itself.
+    pub(crate) fn own_request(&mut self) -> RequestId {
+        self.own_requests += 1;
+        RequestId(FIRST_OWN_REQUEST + self.own_requests)
     }
 
     /// So many times in ten thousand, as long as things may fail.

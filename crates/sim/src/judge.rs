@@ -1,16 +1,18 @@
 //! The judge: knows everything, trusts nobody, and keeps its own books by what receivers saw and what was answered.
 //!
 //! [`batch`] judges what reaches the store, [`start`] what reaches receivers, [`limits`] order and rates, [`runs`]
-//! workflows, [`kept`] what is stored of them, [`schedules`] what they fire, [`due_now`] what need not wait, [`idle`] what should
+//! workflows, [`kept`] what is stored of them, [`schedules`] what they fire, [`due_now`] what need not wait, [`bulk`] what is done to many, [`pieces`] large publishes, [`idle`] what should
 //! have started; answers,
 //! power cuts and the end are judged here. The first breach of a rule ends a run.
 
 mod batch;
+mod bulk;
 mod counts;
 mod due_now;
 mod idle;
 mod kept;
 mod limits;
+mod pieces;
 mod runs;
 mod schedules;
 pub(crate) mod start;
@@ -19,9 +21,11 @@ use crate::command::{Answer, RequestId, Said};
 use crate::program::Program;
 use crate::store::{Named, Store};
 use crate::story::short;
+use bulk::Meant;
 pub use counts::Counts;
 pub(crate) use idle::OVERDUE_MS;
 use limits::FlowBook;
+use pieces::Pieces;
 use posthaste_engine::event::State;
 use posthaste_engine::flow::Flow;
 use posthaste_engine::message::{FlowKey, Place, QueueKey};
@@ -91,6 +95,10 @@ pub(crate) struct Judge {
     cancels_asked: BTreeSet<(TenantId, String)>,
     /// Results that an event has brought.
     heard: BTreeSet<MessageId>,
+    /// What bulk actions are about.
+    meant: BTreeMap<Seq, Meant>,
+    /// Publishes that are stored in pieces.
+    pieces: BTreeMap<RequestId, Pieces>,
     /// Messages that are due now, as was answered, and have not started since: when they are due.
     promised_due: BTreeMap<MessageId, Timestamp>,
     /// Expressions that schedules were given.
@@ -128,6 +136,8 @@ impl Judge {
             kept_events: BTreeSet::new(),
             cancels_asked: BTreeSet::new(),
             heard: BTreeSet::new(),
+            meant: BTreeMap::new(),
+            pieces: BTreeMap::new(),
             promised_due: BTreeMap::new(),
             seen_crons: BTreeSet::new(),
             promised_crons: BTreeMap::new(),
@@ -215,6 +225,12 @@ impl Judge {
                     self.cancelled.insert(*id);
                 }
             }
+            Said::Bulk(action) if is_current => self.bulk_answered(action.id, now_ms, store),
+            Said::Miscounted { asked, answered } => {
+                self.blame("every message of a publish has its outcome", None, now_ms, || {
+                    format!("{asked} were published, {answered} answered")
+                });
+            }
             Said::DueNow(id, outcome) if is_current => self.due_now(*id, *outcome, now_ms, store),
             Said::Deleted(tenant, ids) => {
                 if let Some(dlq_id) = ids.iter().find(|id| store.dead_letters.contains_key(&(*tenant, **id))) {
@@ -241,7 +257,12 @@ impl Judge {
             Said::EventKept(run, key) => self.event_kept(*run, *key, now_ms, store),
             Said::RunOver(run) if is_current => self.run_over(*run, now_ms, store),
             Said::Rescheduled(schedule, cron) if is_current => self.rescheduled(schedule, cron, now_ms, store),
-            Said::Notified { .. } | Said::RunOver(_) | Said::Rescheduled(..) | Said::DueNow(..) | Said::Done => {}
+            Said::Notified { .. }
+            | Said::RunOver(_)
+            | Said::Rescheduled(..)
+            | Said::DueNow(..)
+            | Said::Bulk(_)
+            | Said::Done => {}
         }
     }
 
@@ -301,6 +322,7 @@ impl Judge {
         }
         self.conclude_runs(programs, now_ms, store);
         self.check_requests(now_ms, store);
+        self.check_pieces(now_ms, store);
     }
 
     /// A publish that was not answered is stored whole or not at all, and never twice.

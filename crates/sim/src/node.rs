@@ -4,29 +4,31 @@
 //! A commit takes time here, and anything can happen meanwhile: so a round is a [`Stage`] that waits for the commit
 //! and goes on after it. Nothing else of the contract differs: decide, commit, answer, start.
 
+mod bulk;
 mod commands;
+mod commit;
 mod firing;
 mod handle;
 mod remembered;
 mod runs;
 mod telling;
+mod turns;
 mod witness;
 
 use crate::agenda::Event;
 use crate::bug::Bug;
-use crate::command::Command;
+use crate::command::{Command, RequestId};
 use crate::env::Env;
-use crate::judge::start::Start;
 use crate::store::{CommitError, Named};
 use commands::Answers;
+pub(crate) use commit::{CommitRequest, Fate};
+use commit::{Margin, Pending};
 use posthaste_engine::event::Op;
 use posthaste_engine::lease::Tenure;
-use posthaste_engine::message::{FlowKey, Live};
-use posthaste_engine::outcome::Verdict;
 use posthaste_engine::schedule::Schedule;
-use posthaste_engine::shard::{Effect, Shard};
-use posthaste_node::{Bounds, Done, Firing, Node, Quotas, Round, Uncommitted};
-use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_engine::shard::Shard;
+use posthaste_node::{Bounds, Firing, Node, Quotas, Round};
+use posthaste_wire::id::{MessageId, Seq};
 use posthaste_wire::time::Timestamp;
 pub(crate) use remembered::Remembered;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -46,8 +48,17 @@ const IDLE_ROUNDS_MAX: u32 = 300;
 
 /// No seed comes near.
 const QUOTAS: Quotas = Quotas { queues: 1_000, flow_keys: 1_000, schedules: 1_000 };
-/// So small that a firing takes several rounds, and several commits.
-const BOUNDS: Bounds = Bounds { batch_bytes: 600, fired: 3, fired_messages: 2, fired_bytes: 60 };
+/// So small that firings and publishes take several rounds, and several commits.
+const BOUNDS: Bounds = Bounds {
+    batch_bytes: 1_400,
+    batch_messages: 4,
+    piece_messages: 2,
+    piece_bytes: 600,
+    turn_bytes: 3_000,
+    fired: 4,
+    fired_messages: 3,
+    fired_bytes: 60,
+};
 
 /// Why a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,83 +73,12 @@ pub(crate) enum Stop {
     Drained,
 }
 
-/// What an owner sends to the store.
-#[derive(Debug)]
-pub(crate) struct CommitRequest {
-    pub node: usize,
-    pub incarnation: u64,
-    pub epoch: u64,
-    pub ops: Vec<Op>,
-    pub synced: bool,
-    /// How often the power was cut before: what is under way then is lost.
-    pub cuts: u64,
-    pub notes: Notes,
-    pub fate: Fate,
-    /// It was held up on its way.
-    pub is_late: bool,
-}
-
-/// What becomes of a commit, unless it is fenced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Written,
-    Refused,
-    /// The owner hears that it is unknown.
-    UnknownWritten,
-    UnknownLost,
-    /// The owner has heard so already, and now it is written after all.
-    UnknownLate,
-}
-
-/// What the judge must know of a batch besides its ops.
-#[derive(Debug, Default)]
-pub(crate) struct Notes {
-    /// Attempts that ended, what they brought, and the ids for callbacks.
-    pub outcomes: Vec<(Live, Verdict, MessageId, MessageId)>,
-    /// Dead letters that were published again as these messages.
-    pub replays: Vec<(TenantId, DlqId, MessageId)>,
-    /// Attempts of messages of runs that ended, what they brought, and whether anything was sent.
-    pub steps: Vec<(Live, Verdict, bool)>,
-    /// Failed runs that go on as these.
-    pub resumed: Vec<(Seq, Seq)>,
-    /// The runs that it is about, as the owner remembers them.
-    pub runs: Vec<Remembered>,
-    /// Keys whose starts were forgotten on purpose, and whether what is under way was let go.
-    pub resets: Vec<(TenantId, FlowKey, bool)>,
-    /// The clock of the owner.
-    pub clock: Timestamp,
-}
-
-/// What the simulation notes about the batch that gathers.
-#[derive(Debug, Default)]
-struct Margin {
-    notes: Notes,
-    /// What was asked for, if it may have to be done again.
-    commands: Vec<Command>,
-    /// From then on nothing starts.
-    drains: bool,
-}
-
-/// A batch on its way to the store. A planted bug carries out its effects before it is there.
-enum Pending {
-    Uncommitted(Uncommitted),
-    Started(Done),
-}
-
-impl Pending {
-    fn committed(self) -> Done {
-        match self {
-            Pending::Uncommitted(batch) => batch.committed(),
-            Pending::Started(done) => done,
-        }
-    }
-}
-
 /// How far a round has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Commands,
     Wake,
+    Turn,
     Fire,
     Load(usize),
     Rest,
@@ -174,6 +114,8 @@ pub(crate) struct Owner {
     drained: bool,
     /// An op that a planted bug leaves to the next commit.
     later: Option<Op>,
+    /// The piece of a bulk action that is asked for.
+    bulk: Option<RequestId>,
     /// The runs that it remembers.
     runs: BTreeMap<Seq, Remembered>,
 }
@@ -212,6 +154,7 @@ impl Owner {
             idle_rounds: 0,
             drained: false,
             later: None,
+            bulk: None,
             runs: BTreeMap::new(),
         }
     }
@@ -230,15 +173,17 @@ impl Owner {
                 Stage::Wake => {
                     self.wake_now = now;
                     self.engine.shard.wake(now, &mut self.engine.batch.out);
-                    self.stage = Stage::Fire;
+                    self.stage = Stage::Turn;
                     if !env.has(Bug::LoadBeforeCommit) {
                         self.commit(env, now)?;
                     }
                 }
+                Stage::Turn => self.take_turn(env, now)?,
                 Stage::Fire => self.fire_schedules(env, now)?,
                 Stage::Load(read) => self.load(read, env, now)?,
                 Stage::Rest => {
                     (self.stage, self.taken) = (Stage::Commands, 0);
+                    self.work_on_bulk(env, now)?;
                     if self.rests(env, now) {
                         let is_over = self.drained && self.flights.is_empty();
                         return if is_over { Err(Stop::Drained) } else { Ok(()) };
@@ -356,7 +301,8 @@ impl Owner {
             });
             return true;
         }
-        if !self.inbox.is_empty() || !self.round.is_empty() || self.engine.shard.wants_load(now).is_some() {
+        let has_work = !self.inbox.is_empty() || !self.round.is_empty() || self.engine.has_turns();
+        if has_work || self.engine.shard.wants_load(now).is_some() {
             return false;
         }
         let next = self.engine.shard.next_wake().min(self.engine.schedules.next_wake(now));
@@ -379,112 +325,4 @@ impl Owner {
             env.agenda.plan(at_ms, Event::Wake { node: self.node, incarnation: self.incarnation });
         }
     }
-
-    /// Commits the batch; then, and only then, answers callers and starts attempts.
-    fn commit(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        let mut batch = self.engine.batch.take();
-        let mut margin = std::mem::take(&mut self.margin);
-        self.engine.batch.out.ops.extend(self.later.take());
-        let flush = self.unsynced_since_ms.is_some_and(|since| env.now_ms - since >= FLUSH_AFTER_MS);
-        let ops = batch.take_ops();
-        if ops.is_empty() {
-            if flush {
-                env.store.sync();
-                self.unsynced_since_ms = None;
-            }
-            self.round.committed();
-            return self.finish(batch.committed(), margin, env, now);
-        }
-        self.check_tenure(env)?;
-        env.crash_point("before a commit")?;
-        let mut notes = std::mem::take(&mut margin.notes);
-        notes.clock = now;
-        notes.runs = self.remembered(&ops);
-        let synced = (batch.is_synced() && !env.has(Bug::AnswerBeforeSync)) || flush;
-        let mut pending = Pending::Uncommitted(batch);
-        if env.has(Bug::EffectsBeforeCommit) {
-            let mut done = pending.committed();
-            let effects = done.effects().collect();
-            self.start(effects, env, now)?;
-            pending = Pending::Started(done);
-        }
-        self.waits = Some((pending, margin));
-        self.waits_synced = synced;
-        self.round.committed();
-        let (node, incarnation, epoch) = (self.node, self.incarnation, self.tenure.epoch);
-        let (takes_ms, fate) = draw_fate(env);
-        let mut at_ms = env.now_ms + takes_ms;
-        if fate == Fate::UnknownLate {
-            env.agenda.plan(at_ms, Event::Committed { node, incarnation, result: Err(CommitError::Unknown) });
-            at_ms += env.random.any_size(1, 4_000);
-        }
-        let (cuts, is_late) = (env.judge.counts.power_cuts, false);
-        let commit = CommitRequest { node, incarnation, epoch, ops, synced, cuts, notes, fate, is_late };
-        env.agenda.plan(at_ms, Event::Apply(Box::new(commit)));
-        Ok(())
-    }
-
-    /// Everything is committed: callers are answered and attempts started.
-    fn finish(&mut self, mut done: Done, margin: Margin, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        if done.is_empty() {
-            return Ok(());
-        }
-        self.check_tenure(env)?;
-        while done.has_replies() {
-            env.crash_point("between two answers")?;
-            done.reply_next();
-            self.pass_on_answers(env);
-        }
-        self.forget_runs(env);
-        let effects = done.effects().collect();
-        self.start(effects, env, now)?;
-        self.drained |= margin.drains;
-        Ok(())
-    }
-
-    /// Answers have left the node.
-    fn pass_on_answers(&mut self, env: &mut Env) {
-        for answer in self.answers.take() {
-            env.answer(&answer, self.tenure.epoch);
-        }
-    }
-
-    fn start(&mut self, effects: Vec<Effect>, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        let (node, incarnation, epoch) = (self.node, self.incarnation, self.tenure.epoch);
-        for Effect::Start { live, message } in effects {
-            env.crash_point("between two starts")?;
-            let Some(message) = message.or_else(|| env.store.message(live.id).cloned()) else {
-                env.judge.blame("what starts is stored", Some(live.id), env.now_ms, || "its message is missing".into());
-                continue;
-            };
-            if self.drained {
-                env.judge.blame("who drains starts nothing", Some(live.id), env.now_ms, || "it starts".into());
-            }
-            self.flights.insert((live.id, live.retried));
-            let Some(message) = self.sendable(&live, message, env)? else { continue };
-            env.start(&Start { node, incarnation, epoch, clock: now }, live, message);
-        }
-        Ok(())
-    }
-
-    fn check_tenure(&self, env: &Env) -> Result<(), Stop> {
-        let is_over = env.swarm.heeds_tenure && !self.tenure.holds(env.now_ms);
-        if is_over { Err(Stop::LeaseOver) } else { Ok(()) }
-    }
-}
-
-/// How long a commit takes, and what becomes of it.
-fn draw_fate(env: &mut Env) -> (u64, Fate) {
-    let faults = &env.swarm.faults;
-    let (slow, unknown, refused) = (faults.slow_commits, faults.unknown_commits, faults.refused_commits);
-    let slow_ms = faults.slow_commit_ms.max(4);
-    let takes_ms = if env.chance(slow * 10) { env.random.any_size(4, slow_ms) } else { env.random.below(3) };
-    let fate = if env.chance(unknown * 10) {
-        env.random.pick(&[Fate::UnknownWritten, Fate::UnknownLost, Fate::UnknownLate])
-    } else if env.chance(refused * 10) {
-        Fate::Refused
-    } else {
-        Fate::Written
-    };
-    (takes_ms, fate)
 }

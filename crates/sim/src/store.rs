@@ -5,6 +5,7 @@ mod facts;
 mod runs;
 
 use bytes::Bytes;
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Event, Op, State};
 use posthaste_engine::flow::Flow;
 use posthaste_engine::lease::Lease;
@@ -62,6 +63,7 @@ pub(crate) struct Store {
     /// How often a schedule of this name was dropped.
     pub dropped: BTreeMap<Named, u64>,
     pub fired: BTreeMap<Fired, Timestamp>,
+    pub bulk_actions: BTreeMap<Seq, BulkAction>,
     pub runs: BTreeMap<Seq, Arc<Run>>,
     pub entries: BTreeMap<(Seq, u32), Entry>,
     /// The bytes of each entry.
@@ -97,6 +99,7 @@ enum Undo {
     Schedule(Named, Option<Box<Schedule>>),
     Dropped(Named),
     Fired(Fired),
+    Bulk(Seq, Option<Box<BulkAction>>, Seq0),
     Run(Seq, Option<Arc<Run>>),
     Entry((Seq, u32), Option<Box<Entry>>),
     Body((Seq, u32), Option<Bytes>),
@@ -131,6 +134,10 @@ impl Store {
                 Undo::Schedule(key, before) => restore(&mut self.schedules, key, before.map(|before| *before)),
                 Undo::Dropped(key) => *self.dropped.entry(key).or_default() -= 1,
                 Undo::Fired(key) => drop(self.fired.remove(&key)),
+                Undo::Bulk(id, before, last_seq) => {
+                    restore(&mut self.bulk_actions, id, before.map(|before| *before));
+                    self.last_seq = last_seq;
+                }
                 Undo::Run(key, before) => restore(&mut self.runs, key, before),
                 Undo::Entry(key, before) => restore(&mut self.entries, key, before.map(|before| *before)),
                 Undo::Body(key, before) => restore(&mut self.bodies, key, before),
@@ -149,6 +156,11 @@ impl Store {
     /// Whether a power cut would take the last state of this message with it.
     pub(crate) fn is_state_on_disk(&self, id: MessageId) -> bool {
         !self.undo.iter().any(|undo| matches!(undo, Undo::State(other, _) if *other == id))
+    }
+
+    /// Whether a power cut would leave this bulk action as it is.
+    pub(crate) fn is_bulk_on_disk(&self, id: Seq) -> bool {
+        !self.undo.iter().any(|undo| matches!(undo, Undo::Bulk(other, ..) if *other == id))
     }
 
     /// Whether a power cut would leave the row of this message as it is.
@@ -232,7 +244,11 @@ impl Store {
                 self.undo.push(Undo::Dropped(key.clone()));
                 self.put_schedule(key, None);
             }
-            Op::PutBulkAction(_) => return Err("no bulk action was requested".to_owned()),
+            Op::PutBulkAction(action) => {
+                let before = self.bulk_actions.insert(action.id, action.clone());
+                self.undo.push(Undo::Bulk(action.id, before.map(Box::new), self.last_seq));
+                self.last_seq = Seq0(self.last_seq.0.max(action.id));
+            }
             Op::Workflow(change) => self.apply_to_run(change)?,
         }
         Ok(())

@@ -11,7 +11,7 @@ const READ: &str = "read 0 keys, 1 rows, 0 letters";
 impl Driver {
     fn deliver_now(&mut self, tenant: TenantId, id: MessageId) {
         let reply = self.reply("due");
-        self.round.push(Command::DeliverNow(DeliverNow { tenant, id, reply }));
+        self.push(Command::DeliverNow(DeliverNow { tenant, id, reply }));
     }
 
     fn publish_one(&mut self, message: NewMessage) -> Live {

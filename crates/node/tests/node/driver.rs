@@ -1,6 +1,7 @@
 //! A driver that writes down what it does, and a store in RAM.
 
 use bytes::Bytes;
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DedupKey, Live, MessageSpec, Origin};
 use posthaste_engine::schedule::Schedule;
@@ -43,6 +44,8 @@ impl Stored {
             Op::PutDedupKey { tenant, key, id, .. } => drop(self.duplicates.insert((*tenant, *key), *id)),
             Op::Insert { live, .. } | Op::Update(live) => drop(self.live.insert((live.tenant, live.id), *live)),
             Op::Remove { id } => drop(self.live.remove(&(TENANT, *id))),
+            Op::PutBulkAction(action) => drop(self.bulk_actions.insert(action.id, action.clone())),
+            Op::DeleteDeadLetter { tenant, dlq_id } => drop(self.dead_letters.remove(&(*tenant, *dlq_id))),
             Op::PutSchedule(schedule) => {
                 let key = (schedule.tenant, schedule.id.clone());
                 self.schedules.insert(key, schedule.as_ref().clone());
@@ -64,6 +67,7 @@ pub(crate) struct Stored {
     pub(crate) steps: HashMap<MessageId, StepRef>,
     pub(crate) dead_letters: HashSet<(TenantId, DlqId)>,
     pub(crate) schedules: BTreeMap<(TenantId, String), Schedule>,
+    pub(crate) bulk_actions: BTreeMap<Seq, BulkAction>,
     pub(crate) groups: HashMap<String, UrlGroup>,
 }
 
@@ -74,6 +78,8 @@ pub(crate) struct Driver {
     pub(crate) host: Counter,
     pub(crate) stored: Stored,
     pub(crate) now: Timestamp,
+    /// Ops after which it commits in the middle of a round.
+    pub(crate) ops_max: usize,
     /// Reads, commits, and replies, in their order.
     pub(crate) story: Arc<Mutex<Vec<String>>>,
 }
@@ -86,13 +92,17 @@ impl Driver {
     pub(crate) fn bounded(quotas: Quotas, bounds: Bounds) -> Driver {
         let node = Node::new(Shard::new(Settings::default()), quotas, bounds, Seq::MIN);
         let (round, host, stored, story) = (Round::default(), Counter::default(), Stored::default(), Arc::default());
-        Driver { node, round, host, stored, now: NOW, story }
+        Driver { node, round, host, stored, now: NOW, ops_max: usize::MAX, story }
     }
 
     /// A reply that is written down.
     pub(crate) fn reply<T: std::fmt::Debug + 'static>(&self, name: &'static str) -> Reply<T> {
         let story = self.story.clone();
         Reply::new(move |value| story.lock().unwrap().push(format!("{name}: {value:?}")))
+    }
+
+    pub(crate) fn push(&mut self, command: Command) {
+        self.round.push(command, &self.node);
     }
 
     pub(crate) fn publish(&mut self, name: &'static str, message: NewMessage) {
@@ -102,7 +112,7 @@ impl Driver {
                 published.unwrap().iter().map(|accepted: &Accepted| accepted.deduplicated).collect::<Vec<_>>();
             story.lock().unwrap().push(format!("{name}: {duplicates:?}"));
         });
-        self.round.push(Command::Messages(MessageCommand::Publish { messages: vec![message], reply }));
+        self.push(Command::Messages(MessageCommand::Publish { messages: vec![message], reply }));
     }
 
     pub(crate) fn tell(&self, text: String) {
@@ -117,6 +127,7 @@ impl Driver {
                     self.round.found(facts);
                 }
                 Next::Commit => self.commit(),
+                Next::Decided if self.node.batch.out.ops.len() >= self.ops_max => self.commit(),
                 Next::Decided => {}
                 Next::DeliverStep(step) => self.ask_run(*step),
                 Next::Done => return self.commit(),
@@ -145,6 +156,22 @@ impl Driver {
         let is_noted = step.step.part != Part::Entry(0);
         self.tell(format!("the run decides about {:?}", step.step.part));
         self.node.deliver_step_now(step, is_noted, &mut Moment { now: self.now, host: &mut self.host });
+    }
+
+    /// One turn of large publishes.
+    pub(crate) fn take_turn(&mut self) {
+        let Some(mut turn) = self.node.next_turn() else { return self.tell("no turn".to_owned()) };
+        loop {
+            match turn.next(&mut self.node, &mut Moment { now: self.now, host: &mut self.host }) {
+                Progress::Read(wanted) => {
+                    let facts = self.read(&wanted);
+                    turn.found(facts);
+                }
+                Progress::Commit => self.commit(),
+                Progress::Decided => {}
+                Progress::Done => return self.commit(),
+            }
+        }
     }
 
     /// One trip to the store.

@@ -2,8 +2,10 @@
 
 use crate::driver::{Driver, MANY, NOW, TENANT, message};
 use posthaste_engine::flow::FlowEdit;
+use posthaste_engine::message::DedupKey;
 use posthaste_node::{
-    Command, DeadLetterCommand, FlowCommand, MessageCommand, QueueCommand, QueueSettings, Quotas, Replay, Reply,
+    Command, DeadLetterCommand, FlowCommand, MessageCommand, NewMessage, QueueCommand, QueueSettings, Quotas, Replay,
+    Reply,
 };
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 
@@ -21,7 +23,7 @@ fn a_round_reads_once_for_all_its_commands() {
     }
     let edit =
         FlowCommand::Edit { tenant: TENANT, key: "k".to_owned(), edit: FlowEdit::Pause, reply: driver.reply("edit") };
-    driver.round.push(Command::Flows(edit));
+    driver.push(Command::Flows(edit));
     driver.run();
     let story = driver.story();
     assert_eq!(
@@ -31,18 +33,45 @@ fn a_round_reads_once_for_all_its_commands() {
     assert_eq!(story.iter().filter(|line| line.starts_with("commit")).count(), 1);
 }
 
+/// A commit in the middle of a round makes what was read before out of date.
+#[test]
+fn keys_are_read_a_few_times_however_often_a_round_commits() {
+    const PUBLISHES: u32 = 20;
+    const MESSAGES: u32 = 500;
+    let mut driver = Driver::new(MANY);
+    driver.ops_max = 1_024;
+    for publish in 0..PUBLISHES {
+        let keyed = |number: u32| NewMessage { dedup: Some(key(publish * MESSAGES + number)), ..message(None) };
+        driver.publish_many("new", (0..MESSAGES).map(keyed).collect());
+    }
+    // The first message of each publish again: committed by then, and not known any more from before the commit.
+    for publish in 0..PUBLISHES {
+        driver.publish_many("again", vec![NewMessage { dedup: Some(key(publish * MESSAGES)), ..message(None) }]);
+    }
+    driver.run();
+    let story = driver.story();
+    let keys = |line: &String| line.strip_prefix("read ")?.split(' ').next()?.parse().ok();
+    let read: u32 = story.iter().filter_map(keys).sum();
+    let commits = story.iter().filter(|line| line.starts_with("commit")).count();
+    assert!(commits > 5, "{commits} commits");
+    assert!(read <= 3 * PUBLISHES * MESSAGES, "{read} keys were read");
+    assert_eq!(story.iter().filter(|line| *line == "new: 0 duplicates").count() as u32, PUBLISHES);
+    assert_eq!(story.iter().filter(|line| *line == "again: 1 duplicates").count() as u32, PUBLISHES);
+}
+
+fn key(number: u32) -> DedupKey {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    DedupKey(bytes)
+}
+
 #[test]
 fn replies_leave_after_the_commit_in_their_order_and_refusals_at_once() {
     let mut driver = Driver::new(Quotas { queues: 1, ..MANY });
     let settings = QueueSettings { parallelism: 1, paused: false };
     for name in ["first", "second"] {
         let reply = driver.reply(name);
-        driver.round.push(Command::Queues(QueueCommand::Put {
-            tenant: TENANT,
-            name: name.to_owned(),
-            settings,
-            reply,
-        }));
+        driver.push(Command::Queues(QueueCommand::Put { tenant: TENANT, name: name.to_owned(), settings, reply }));
     }
     driver.publish("publish", message(None));
     driver.run();
@@ -62,11 +91,11 @@ fn a_command_about_rows_sees_all_that_was_decided_before() {
     let twice = vec![row.id, row.id, MessageId { seq: Seq(1), tag: 1 }];
     for name in ["cancel", "again"] {
         let reply = driver.reply(name);
-        driver.round.push(Command::Messages(MessageCommand::Cancel { tenant: TENANT, ids: twice.clone(), reply }));
+        driver.push(Command::Messages(MessageCommand::Cancel { tenant: TENANT, ids: twice.clone(), reply }));
     }
     let other = TenantId(2);
     let reply = driver.reply("other tenant");
-    driver.round.push(Command::Messages(MessageCommand::Cancel { tenant: other, ids: vec![row.id], reply }));
+    driver.push(Command::Messages(MessageCommand::Cancel { tenant: other, ids: vec![row.id], reply }));
     driver.publish("b again", message(Some(1)));
     driver.run();
     let cancelled = format!("cancel: {:?}", [row.id]);
@@ -114,7 +143,7 @@ fn a_dead_letter_is_published_again_once_however_often_it_is_named() {
         story.lock().unwrap().push(format!("{published:?}"));
     });
     let replays = vec![replay(known), replay(unknown), replay(known)];
-    driver.round.push(Command::DeadLetters(DeadLetterCommand::Replay { tenant: TENANT, replays, reply }));
+    driver.push(Command::DeadLetters(DeadLetterCommand::Replay { tenant: TENANT, replays, reply }));
     driver.run();
     assert_eq!(driver.story(), ["read 0 keys, 0 rows, 3 letters", "commit, synced: true", "[true, false, false]"]);
     assert_eq!(driver.rows().len(), 1);

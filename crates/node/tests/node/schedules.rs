@@ -24,7 +24,7 @@ fn url() -> ScheduleTarget {
 
 impl Driver {
     fn schedule(&mut self, command: ScheduleCommand) {
-        self.round.push(Command::Schedules(command));
+        self.push(Command::Schedules(command));
     }
 
     fn put(&mut self, id: &str, destination: ScheduleTarget, bytes: usize) {

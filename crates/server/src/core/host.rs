@@ -85,6 +85,10 @@ impl Host for Surroundings {
 
     fn replayed(&mut self, _tag: u64, _letter: (TenantId, DlqId), _accepted: Accepted) {}
 
+    fn bulk_piece_done(&mut self) {
+        crash_point("bulk_piece_done");
+    }
+
     fn fired(&mut self, schedule: &Schedule, state: &ScheduleState) {
         if let Some(error) = &state.error {
             tracing::info!(tenant = schedule.tenant.0, schedule.id, error, "schedule fired without creating a message");

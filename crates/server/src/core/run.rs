@@ -7,19 +7,17 @@ use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::stats::Activity;
-use super::tasks::{PublishMany, TURN_PAUSE, Task, Tasks};
-use super::{Attempts, Command, NewMessage, Permits, QuotaExceeded, stored_bytes};
+use super::tasks::{TURN_PAUSE, Task};
+use super::{Attempts, Command, Permits};
 use crate::clock::{Clock, Random};
 use crate::data_dir::Disk;
-use crate::dev_output::AttemptReport;
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
-use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::{Accepted, AttemptEnd, Effect, Settings, Shard};
-use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
-use posthaste_node::{BATCH_BYTES_MAX, Bounds, Done, MessageCommand, Moment, Next, Node, Reply, Round, Wanted};
+use posthaste_engine::shard::{Effect, Settings, Shard};
+use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, HASTE, crash_point, is_planted};
+use posthaste_node::{Bounds, Done, Moment, Next, Node, Round, Turns};
 use posthaste_store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
@@ -58,7 +56,7 @@ pub struct Core {
     pub(super) activity: Activity,
     pub(super) host: Surroundings,
     /// Commands about many runs that are not done yet, each taking its turn.
-    pub(super) tasks: Tasks,
+    pub(super) tasks: Turns<Task>,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
     /// By [`Clock::uptime`].
@@ -122,7 +120,7 @@ impl Core {
             retention,
             runs: RunCache::default(),
             activity,
-            tasks: Tasks::default(),
+            tasks: Turns::default(),
             unsynced_since: None,
             clock_watch: ClockWatch::default(),
             retain_at: Duration::ZERO,
@@ -147,7 +145,7 @@ impl Core {
         let mut taken = 0;
         while let Some(command) = next.take() {
             match command {
-                Command::Node(command) => self.push(command)?,
+                Command::Node(command) => self.round.push(command, &self.node),
                 command => {
                     self.decide_round()?;
                     flow = self.handle(command)?;
@@ -175,7 +173,7 @@ impl Core {
             return Some(command);
         }
         let now = self.clock.now();
-        let tasks_wait = !self.tasks.is_empty();
+        let tasks_wait = self.has_tasks();
         if self.node.shard.wants_load(now).is_some() || (tasks_wait && self.tasks_have_turns()) {
             return None;
         }
@@ -186,20 +184,6 @@ impl Core {
         let until_turn = if tasks_wait { TURN_PAUSE } else { CLOCK_CHECK };
         let patience = until_due.min(until_turn).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
         self.commands.wait(patience)
-    }
-
-    /// Adds a command to the round. A large publish is stored in pieces.
-    fn push(&mut self, command: posthaste_node::Command) -> Result<(), CoreFailure> {
-        match command {
-            posthaste_node::Command::Messages(MessageCommand::Publish { messages, reply })
-                if messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX =>
-            {
-                self.decide_round()?;
-                self.publish_in_pieces(messages, reply);
-            }
-            command => self.round.push(command),
-        }
-        Ok(())
     }
 
     /// Decides the commands of the round, in their order. What they want to know is read for all of them at once.
@@ -219,10 +203,9 @@ impl Core {
     fn handle(&mut self, command: Command) -> Result<Flow, CoreFailure> {
         let now = self.clock.now();
         match command {
-            Command::Node(command) => self.push(command)?,
+            Command::Node(command) => self.round.push(command, &self.node),
             Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
             Command::Run(command) => self.handle_run(command, now)?,
-            Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
             Command::Why { row, reply } => reply.send(self.node.shard.why(&row, now)),
             Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
             Command::Stats { tenant, reply } => self.stats(tenant, reply, now),
@@ -235,72 +218,6 @@ impl Core {
             Command::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::Go)
-    }
-
-    fn attempt_ended(
-        &mut self,
-        message: Arc<Message>,
-        outcome: Outcome,
-        room: Permits,
-        now: Timestamp,
-    ) -> Result<(), CoreFailure> {
-        crash_point("outcome_arrived");
-        if !room.is_empty() {
-            self.node.batch.after_commit(move || drop(room));
-        }
-        self.node.batch.body_bytes += told_bytes(&message, &outcome);
-        self.activity.attempted(&message, &outcome, now);
-        let storage = self.host.storage_of(message.tenant);
-        let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
-        if let Some(step) = message.spec.workflow {
-            let end = self.step_ended(&message, step, outcome, storage, now)?;
-            self.report(message, report, end, now);
-            crash_point("outcome_decided");
-            return Ok(());
-        }
-        let mut moment = Moment { now, host: &mut self.host };
-        let end = self.node.attempt_ended(&message, outcome, storage, &mut moment).end;
-        self.report(message, report, end, now);
-        crash_point("outcome_decided");
-        if ENABLED {
-            self.node.batch.after_commit(|| crash_point("outcome_committed"));
-        }
-        Ok(())
-    }
-
-    /// Reports an attempt to the terminal of a developer once its outcome is stored.
-    fn report(
-        &mut self,
-        message: Arc<Message>,
-        attempted: Option<(Result<u16, String>, u64)>,
-        end: AttemptEnd,
-        at: Timestamp,
-    ) {
-        let (Some(reports), Some((result, duration_ms))) = (self.attempts.reports.clone(), attempted) else { return };
-        let AttemptEnd { retried, next } = end;
-        let report = AttemptReport { message, result, duration_ms, retried, next, at };
-        self.node.batch.after_commit(move || reports.send(report));
-    }
-
-    fn publish_in_pieces(&mut self, messages: Vec<NewMessage>, reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>) {
-        if let Err(exceeded) = self.node.check_quotas(messages.iter()) {
-            return reply.refuse(exceeded);
-        }
-        let Some(tenant) = messages.first().map(|message| message.tenant) else { return };
-        let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
-        self.tasks.push(tenant, Task::Publish(PublishMany { messages, accepted, reply }));
-    }
-
-    /// Publishes a piece of a large publish.
-    pub(super) fn publish_piece(&mut self, messages: Vec<NewMessage>) -> Result<Vec<Accepted>, CoreFailure> {
-        let now = self.clock.now();
-        let facts = facts::read(&*self.store, &Wanted::of_publish(&messages), now)?;
-        let mut moment = Moment { now, host: &mut self.host };
-        Ok(self.node.publish(messages, 0, &facts, &mut moment))
-    }
-
-    pub(super) fn next_id(&mut self, now: Timestamp) -> MessageId {
-        self.node.next_id(&mut Moment { now, host: &mut self.host })
     }
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
@@ -435,22 +352,6 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// Bytes that an outcome brings into the batch: the answer, and what callbacks repeat.
-fn told_bytes(message: &Message, outcome: &Outcome) -> usize {
-    let answer = outcome.result.as_ref().map_or(0, |response| response.body.len());
-    let is_told = message.spec.callback.is_some() || message.spec.failure_callback.is_some();
-    if is_told { 2 * (answer + message.body.len()) } else { answer }
-}
-
-/// What a report says of an attempt; `None` if nothing was sent.
-fn attempted(outcome: &Outcome) -> Option<(Result<u16, String>, u64)> {
-    let result = match &outcome.result {
-        Ok(response) => Ok(response.status),
-        Err(error) => Err(error.message.clone()),
-    };
-    (*outcome != nothing_sent()).then_some((result, outcome.duration_ms))
 }
 
 fn buried(op: &Op) -> Option<&DeadLetter> {

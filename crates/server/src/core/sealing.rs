@@ -5,7 +5,7 @@
 use super::workflow::{InvokedBy, RunCommand, StartRun};
 use super::{BulkPiece, Command};
 use crate::credentials::{Credentials, StoredHeaders, Unreadable, Visit};
-use posthaste_node::{DeadLetterCommand, MessageCommand, ScheduleCommand};
+use posthaste_node::{DeadLetterCommand, MessageCommand, PutBulkAction, ScheduleCommand};
 
 impl Command {
     /// Seals the credentials in it, if there is a key for that.
@@ -16,12 +16,6 @@ impl Command {
         match self {
             Command::Node(command) => seal_node_command(command, credentials),
             Command::Run(command) => seal_run_command(command, credentials),
-            Command::PutBulkAction { action, piece, .. } => {
-                credentials.seal(action.tenant, action);
-                if let Some(BulkPiece::Replay(replays)) = piece {
-                    replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
-                }
-            }
             // The message is from the store.
             Command::Ended { .. }
             | Command::Why { .. }
@@ -42,6 +36,12 @@ fn seal_node_command(command: &mut posthaste_node::Command, credentials: Credent
         }
         posthaste_node::Command::DeadLetters(DeadLetterCommand::Replay { replays, .. }) => {
             replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
+        }
+        posthaste_node::Command::BulkAction(PutBulkAction { action, piece, .. }) => {
+            credentials.seal(action.tenant, action);
+            if let Some(BulkPiece::Replay(replays)) = piece {
+                replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
+            }
         }
         posthaste_node::Command::Schedules(ScheduleCommand::Put { schedule, .. }) => {
             credentials.seal(schedule.tenant, schedule);

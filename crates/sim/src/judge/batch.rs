@@ -6,6 +6,7 @@ use crate::node::CommitRequest;
 use crate::program::Program;
 use crate::store::{Store, window_counts};
 use crate::story::Story;
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Event, Op, State};
 use posthaste_engine::message::{FlowKey, Live, QueueKey};
 use posthaste_engine::outcome::Verdict;
@@ -21,12 +22,14 @@ pub(super) struct Deeds {
     /// Rows that changed, as they were last.
     pub updated: BTreeMap<MessageId, Live>,
     /// Log lines, by message.
-    logged: BTreeMap<MessageId, Vec<State>>,
+    pub logged: BTreeMap<MessageId, Vec<State>>,
     pub removed: BTreeSet<MessageId>,
     buried: BTreeSet<MessageId>,
     pub exhumed: BTreeSet<(TenantId, DlqId)>,
     /// Messages of firings, as their schedules name them.
     pub fired: BTreeSet<MessageId>,
+    /// Bulk actions that were stored, and how many more each has processed.
+    pub bulk: Vec<(BulkAction, u64)>,
     /// Entries of runs that are new, in their order.
     pub entries: Vec<(Seq, u32)>,
     /// Entries whose deliveries are new or stand otherwise.
@@ -77,6 +80,7 @@ impl Judge {
         self.check_ends(&deeds, now_ms, store);
         self.check_outcomes(commit, &deeds, now_ms, store);
         self.check_replays(commit, &deeds, now_ms);
+        self.check_bulk(&deeds, now_ms, store);
         self.check_firings(&deeds, now_ms, store);
         self.note_resets(commit);
     }
@@ -109,6 +113,7 @@ impl Judge {
                     });
                 }
             }
+            Op::PutBulkAction(action) => self.note_bulk(action, now_ms, store, deeds),
             Op::PutSchedule(_) | Op::SetSchedule { .. } | Op::DropSchedule { .. } => {
                 self.check_schedule(op, commit, now_ms, store, deeds);
             }

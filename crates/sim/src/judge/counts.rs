@@ -27,6 +27,12 @@ pub struct Counts {
     pub unknown: u64,
     /// Messages that were delivered before their time, because somebody asked for that.
     pub due_now: u64,
+    /// Pieces of large publishes.
+    pub pieces: u64,
+    /// Messages and dead letters that bulk actions have dealt with.
+    pub bulk_processed: u64,
+    /// Bulk actions that were finished.
+    pub bulk_finished: u64,
     /// Firings of schedules.
     pub fired: u64,
     /// Schedules that got another expression.
@@ -86,6 +92,9 @@ impl Counts {
         self.replayed += other.replayed;
         self.unknown += other.unknown;
         self.due_now += other.due_now;
+        self.pieces += other.pieces;
+        self.bulk_processed += other.bulk_processed;
+        self.bulk_finished += other.bulk_finished;
         self.fired += other.fired;
         self.rescheduled += other.rescheduled;
         self.owners += other.owners;

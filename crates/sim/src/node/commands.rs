@@ -10,8 +10,8 @@ use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{FlowKey, Message};
 use posthaste_engine::shard::Accepted;
 use posthaste_node::{
-    DeadLetterCommand, DeliverNow, FlowCommand, MessageCommand, Moment, Next, QueueCommand, QuotaExceeded, Reply,
-    ScheduleCommand,
+    BulkDone, DeadLetterCommand, DeliverNow, FlowCommand, MessageCommand, Moment, Next, PutBulkAction, QueueCommand,
+    QuotaExceeded, Reply, ScheduleCommand,
 };
 use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
@@ -63,7 +63,8 @@ impl Owner {
             let is_all_let_go = *edit == FlowEdit::Reset;
             self.margin.notes.resets.push((*tenant, FlowKey::of(*tenant, key), is_all_let_go));
         }
-        self.round.push(self.node_command(request, task));
+        let command = self.node_command(request, task);
+        self.round.push(command, &self.engine);
     }
 
     fn node_command(&self, request: RequestId, task: NodeTask) -> posthaste_node::Command {
@@ -72,6 +73,10 @@ impl Owner {
             NodeTask::Publish(messages) => {
                 let keys: Vec<_> = messages.iter().map(|message| (message.tenant, message.dedup)).collect();
                 let said = |accepted: Vec<Accepted>| {
+                    let (asked, answered) = (keys.len(), accepted.len());
+                    if asked != answered {
+                        return Said::Miscounted { asked, answered };
+                    }
                     let with_key = |(accepted, (tenant, key))| (accepted, tenant, key);
                     Said::Published(accepted.into_iter().zip(keys).map(with_key).collect())
                 };
@@ -125,6 +130,10 @@ impl Owner {
                 let reply = answers.reply(request, |exists| if exists { done } else { Said::Done });
                 posthaste_node::Command::Schedules(ScheduleCommand::Reschedule { tenant, id, cron, reply })
             }
+            NodeTask::PutBulkAction { action, piece } => {
+                let reply = answers.reply(request, |done: BulkDone| Said::Bulk(Box::new(done.action)));
+                posthaste_node::Command::BulkAction(PutBulkAction { action, piece, reply })
+            }
             NodeTask::DropSchedule { tenant, id } => {
                 let reply = answers.reply(request, |_: bool| Said::Done);
                 posthaste_node::Command::Schedules(ScheduleCommand::Delete { tenant, id, reply })
@@ -147,7 +156,7 @@ impl Owner {
                     self.round.found(env.store.facts(&wanted, now));
                 }
                 Next::Commit => self.commit(env, now)?,
-                Next::Decided => {}
+                Next::Decided => self.split_bulk(env),
                 Next::DeliverStep(step) => self.deliver_step_now(*step, env, now)?,
                 Next::Done => return Ok(()),
             }

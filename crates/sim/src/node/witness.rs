@@ -27,6 +27,8 @@ pub(super) struct Noted {
     /// Schedules that had a turn, and the time that each fired for last.
     fired: Vec<(String, Option<Timestamp>)>,
     missing: Vec<String>,
+    /// Pieces of large publishes.
+    pieces: Vec<(RequestId, Vec<MessageId>)>,
 }
 
 impl Witness<'_> {
@@ -56,6 +58,11 @@ impl Host for Witness<'_> {
         }
     }
 
+    fn piece_published(&mut self, tag: u64, accepted: &[Accepted]) {
+        let made = accepted.iter().filter(|accepted| !accepted.deduplicated).map(|accepted| accepted.id);
+        self.noted.pieces.push((RequestId(tag), made.collect()));
+    }
+
     fn replayed(&mut self, tag: u64, (tenant, dlq_id): (TenantId, DlqId), accepted: Accepted) {
         self.published(tag, &[accepted]);
         if !accepted.deduplicated {
@@ -75,10 +82,13 @@ impl Host for Witness<'_> {
 impl Owner {
     /// Hands on to the judge and to the story what was seen.
     pub(super) fn note(&mut self, noted: Noted, env: &mut Env, now: Timestamp) {
-        let Noted { made, replays, fired, missing } = noted;
+        let Noted { made, replays, fired, missing, pieces } = noted;
         self.margin.notes.replays.extend(replays);
         for (request, ids) in made {
             env.judge.decided(request, ids);
+        }
+        for (request, ids) in pieces {
+            env.judge.piece_decided(request, ids, self.tenure.epoch, env.now_ms);
         }
         for (id, at) in fired {
             env.tell(None, || format!("schedule {id} has fired for {at:?} at {now}"));

@@ -65,6 +65,7 @@ impl World {
         let has_ended = |run: &std::sync::Arc<Run>| run.state != RunState::Started;
         store.live.is_empty()
             && store.schedules.is_empty()
+            && store.bulk_actions.values().all(|action| action.completed_at.is_some())
             && store.runs.values().all(has_ended)
             && self.canary_is_delivered()
     }
