@@ -18,7 +18,7 @@ const SMALL: Bounds = Bounds {
 };
 
 impl Driver {
-    fn publish_many(&mut self, name: &'static str, messages: Vec<NewMessage>) {
+    pub(crate) fn publish_many(&mut self, name: &'static str, messages: Vec<NewMessage>) {
         let story = self.story.clone();
         let reply = Reply::new(move |published: Result<Vec<Accepted>, QuotaExceeded>| {
             let text = match published {

@@ -31,7 +31,9 @@ impl Command {
 
 fn seal_node_command(command: &mut posthaste_node::Command, credentials: Credentials) {
     match command {
-        posthaste_node::Command::Messages(MessageCommand::Publish { messages, .. }) => {
+        posthaste_node::Command::Messages(
+            MessageCommand::Publish { messages, .. } | MessageCommand::PublishInPieces { messages, .. },
+        ) => {
             messages.iter_mut().for_each(|message| credentials.seal(message.tenant, message));
         }
         posthaste_node::Command::DeadLetters(DeadLetterCommand::Replay { replays, .. }) => {
