@@ -50,7 +50,7 @@ fn keys_are_read_a_few_times_however_often_a_round_commits() {
     }
     driver.run();
     let story = driver.story();
-    let keys = |line: &String| line.strip_prefix("read ")?.split(' ').next()?.parse().ok();
+    let keys = |line: &String| line.strip_prefix("read ")?.split(' ').next()?.parse::<u32>().ok();
     let read: u32 = story.iter().filter_map(keys).sum();
     let commits = story.iter().filter(|line| line.starts_with("commit")).count();
     assert!(commits > 5, "{commits} commits");
