@@ -3,7 +3,7 @@
 //!
 //! An object here is data alone. It knows no store, no engine and no framework, has no I/O, and cannot decide which members a
 //! reader may see. `crates/server/src/api` fills it, next to the handler that responds with it, and hides what must be hidden.
-//! Objects of workflow runs are not here yet, only their states.
+//! Of workflow runs it has the states and the short responses; the long objects are not here yet.
 //!
 //! Start at [`message`]; the others are alike. A field that may be absent is left out of the JSON and is never null. States are
 //! enums. The comment of a field is its description in `/openapi.json`, so it is written for callers. [`schema`] turns the derives
