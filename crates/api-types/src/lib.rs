@@ -1,11 +1,11 @@
-//! The objects of the HTTP API, each once. The server responds with them, the console and tests read them, and `/openapi.json`
-//! describes them: all three from the same struct.
+//! The objects of the HTTP API, each once. Handlers respond with them, the console and tests read them, and `/openapi.json` is made
+//! from them.
 //!
-//! An object here is data alone. It knows no store, no engine and no framework, it cannot decide what a reader may see, and it has
-//! no I/O. How an object is made of a stored one is told in `crates/server/src/api`, next to the handler that responds with it; what
-//! is hidden is hidden there.
+//! An object here is data alone. It knows no store, no engine and no framework, has no I/O, and cannot decide which members a
+//! reader may see. `crates/server/src/api` fills it, next to the handler that responds with it, and hides what must be hidden.
+//! Of workflow runs it has the states and the short responses; the long objects are not here yet.
 //!
-//! Start at [`message`]; the others are alike. A field that may be absent is left out of the JSON and never null. States are
+//! Start at [`message`]; the others are alike. A field that may be absent is left out of the JSON and is never null. States are
 //! enums. The comment of a field is its description in `/openapi.json`, so it is written for callers. [`schema`] turns the derives
 //! into JSON Schema.
 //!
@@ -58,7 +58,7 @@ use utoipa::ToSchema;
 /// For each name a list of values.
 pub type HeaderLists = std::collections::BTreeMap<String, Vec<String>>;
 
-/// The response to a request that was carried out and has nothing to tell: an empty object.
+/// The response to a request that was carried out: an empty object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Done {}
 

@@ -28,6 +28,7 @@ components! {
     flow_control: FlowControlKey;
     schedule: Schedule Forecast;
     url_group: UrlGroup Endpoint;
+    workflow: StartedRun BegunRun;
     keys: Keys;
     stats: Stats;
     retry_plan: RetryPlan;

@@ -1,6 +1,9 @@
-//! States of workflow runs and of their steps.
+//! Workflow runs: states of runs and steps, and the responses to requests that start runs.
 
+use crate::is_false;
+use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The state of a workflow run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +63,41 @@ impl StepState {
             StepState::Canceled => "STEP_CANCELED",
         }
     }
+}
+
+/// A run that was started, or that was already active.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StartedRun {
+    pub workflow_run_id: String,
+    /// Unix milliseconds.
+    #[schema(value_type = u64)]
+    pub workflow_created_at: Timestamp,
+    /// True if nothing was started because a run with this id is active.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub deduplicated: bool,
+}
+
+/// A failed run that goes on as a new run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BegunRun {
+    pub workflow_run_id: String,
+    /// Unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub workflow_created_at: Option<Timestamp>,
+}
+
+/// Failed runs that go on as new runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BegunRuns {
+    pub workflow_runs: Vec<BegunRun>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 use super::parameters::{CANCEL, DESTINATION, EVENT, RUN, RUN_ID, USER, run_filters, trigger};
 use super::schemas::{done, list_of, millis, object, reference, text};
 use super::{Answer, Endpoint, RequestBody};
+use posthaste_api_types::message::Cancelled;
+use posthaste_api_types::schema;
+use posthaste_api_types::workflow::StartedRun;
 use serde_json::{Value, json};
 
 const TAG: &str = "Workflow runs";
@@ -25,12 +28,12 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             .with(&[DESTINATION])
             .with(&trigger())
             .body(RequestBody::Raw)
-            .answers(200, "The run that was started, or that is already active.", reference("StartedRun"))
+            .answers(200, "The run that was started, or that is already active.", schema::reference::<StartedRun>())
             .errors(&[412]),
         post("/v2/trigger", "Rejected: the destination is missing"),
         post("/v2/batch/trigger", "Trigger a batch of workflow runs")
             .body(RequestBody::Json(list_of("BatchItem")))
-            .answers(201, "One result for each item, in the same order.", list_of("StartedRun"))
+            .answers(201, "One result for each item, in the same order.", schema::list::<StartedRun>())
             .errors(&[412]),
         post("/v2/wait/{event}", "Make a step of a run wait for an event")
             .route("/v2/wait/{*event}")
@@ -44,7 +47,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         Endpoint::new("DELETE", "/v2/workflows/runs", TAG, "Cancel workflow runs that match filters")
             .with(&run_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "Number of cancelled runs.", reference("Cancelled")),
+            .answers(200, "Number of cancelled runs.", schema::reference::<Cancelled>()),
         Endpoint::new("GET", "/v2/workflows/runs/{run}", TAG, "Get the entries of an active run")
             .route("/v2/workflows/runs/{*run}")
             .with(&[RUN])
@@ -55,7 +58,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             .route("/v2/workflows/runs/{*run}")
             .with(&[RUN, CANCEL])
             .body(RequestBody::Raw)
-            .answers(200, "The run has ended.", json!({ "anyOf": [reference("Cancelled"), done()] }))
+            .answers(200, "The run has ended.", json!({ "anyOf": [schema::reference::<Cancelled>(), done()] }))
             .errors(&[404, 412]),
     ];
     endpoints.extend(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"].map(hook));
@@ -79,19 +82,7 @@ fn hook(method: &'static str) -> Endpoint {
 
 /// The objects above, by name.
 pub(super) fn schemas() -> Vec<(&'static str, Value)> {
-    vec![("StartedRun", started_run()), ("NotifiedRun", notified_run()), ("RunEntry", run_entry())]
-}
-
-fn started_run() -> Value {
-    let fields = [
-        ("workflowRunId", text()),
-        ("workflowCreatedAt", millis()),
-        (
-            "deduplicated",
-            json!({ "const": true, "description": "True if nothing was started because a run with this id is active." }),
-        ),
-    ];
-    object(&["workflowRunId", "workflowCreatedAt"], &fields)
+    vec![("NotifiedRun", notified_run()), ("RunEntry", run_entry())]
 }
 
 fn notified_run() -> Value {

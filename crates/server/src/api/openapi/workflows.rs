@@ -5,6 +5,9 @@ use super::parameters::{
 };
 use super::schemas::{boolean, headers, list_of, millis, object, reference, text, texts, whole};
 use super::{Endpoint, RequestBody};
+use posthaste_api_types::message::Deleted;
+use posthaste_api_types::schema;
+use posthaste_api_types::workflow::{BegunRun, BegunRuns};
 use serde_json::{Value, json};
 
 const TAG: &str = "Workflows";
@@ -30,7 +33,6 @@ fn logs() -> Vec<Endpoint> {
 
 fn dlq() -> Vec<Endpoint> {
     let page = object(&["messages"], &[("messages", list_of("FailedRun")), ("cursor", text())]);
-    let deleted = || object(&["deleted"], &[("deleted", whole()), ("cursor", text())]);
     let one = |method, path, summary| Endpoint::new(method, path, TAG, summary).with(&[DLQ_ID]).errors(&[404]);
     vec![
         Endpoint::new("GET", "/v2/workflows/dlq", TAG, "List failed runs").with(&failed_run_list()).answers(
@@ -41,7 +43,7 @@ fn dlq() -> Vec<Endpoint> {
         Endpoint::new("DELETE", "/v2/workflows/dlq", TAG, "Delete failed runs by page")
             .with(&failed_run_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "Number of deleted failed runs.", deleted()),
+            .answers(200, "Number of deleted failed runs.", schema::of::<Deleted>()),
         one("GET", "/v2/workflows/dlq/{id}", "Get a failed run").answers(
             200,
             "The failed run.",
@@ -50,12 +52,12 @@ fn dlq() -> Vec<Endpoint> {
         one("DELETE", "/v2/workflows/dlq/{id}", "Delete a failed run from the DLQ").answers(
             200,
             "Deleted. The log of the run stays.",
-            deleted(),
+            schema::of::<Deleted>(),
         ),
         one("POST", "/v2/workflows/dlq/callback/{id}", "Retry the failure function of a run").answers(
             200,
             "The failure function is called again.",
-            reference("BegunRun"),
+            schema::reference::<BegunRun>(),
         ),
         one("DELETE", "/v2/workflows/dlq/callback/{id}", "Cancel the failure function of a run").answers(
             302,
@@ -67,23 +69,18 @@ fn dlq() -> Vec<Endpoint> {
 
 fn begin_again() -> Vec<Endpoint> {
     let many = |path, summary| {
-        let begun = [("workflowRuns", list_of("BegunRun")), ("cursor", text()), ("error", text())];
         Endpoint::new("POST", path, TAG, summary)
             .with(&failed_run_filters())
             .with(RUN_OVERRIDES)
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(
-                200,
-                "The new runs. `error` says why other runs stay in the DLQ.",
-                object(&["workflowRuns"], &begun),
-            )
+            .answers(200, "The new runs. `error` says why other runs stay in the DLQ.", schema::of::<BegunRuns>())
             .errors(&[404, 412])
     };
     let one = |path, summary| {
         Endpoint::new("POST", path, TAG, summary)
             .with(&[DLQ_ID])
             .with(RUN_OVERRIDES)
-            .answers(200, "The new run.", reference("BegunRun"))
+            .answers(200, "The new run.", schema::reference::<BegunRun>())
             .errors(&[404, 412])
     };
     vec![
@@ -106,14 +103,12 @@ fn waiters() -> Vec<Endpoint> {
 
 /// The objects above, by name.
 pub(super) fn schemas() -> Vec<(&'static str, Value)> {
-    let begun = [("workflowRunId", text()), ("workflowCreatedAt", millis())];
     vec![
         ("WorkflowRun", run()),
         ("WorkflowStep", step()),
         ("WorkflowError", error()),
         ("WorkflowEvent", event()),
         ("FailedRun", failed_run()),
-        ("BegunRun", object(&["workflowRunId", "workflowCreatedAt"], &begun)),
         ("Waiter", waiter()),
     ]
 }

@@ -18,6 +18,9 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
+use posthaste_api_types::Done;
+use posthaste_api_types::message::Deleted;
+use posthaste_api_types::workflow::{BegunRun, BegunRuns};
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX, RETRIES_DEFAULT, RUNS_AGAIN_MAX};
 use posthaste_engine::workflow::Overrides;
 use posthaste_engine::workflow::run::FailureCall;
@@ -25,7 +28,6 @@ use posthaste_store::{FailedRun, Page, ReadPool, Store, StoreError};
 use posthaste_wire::destination::{is_name, split_query};
 use posthaste_wire::id::{DlqId, Position, TenantId};
 use posthaste_wire::publish::CallbackOptions;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What says which failed runs are deleted, resumed or restarted.
@@ -113,11 +115,11 @@ pub(in crate::api) async fn delete(
     State(app): State<Arc<App>>,
     id: PathId<DlqId>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Deleted>, ApiError> {
     let dlq_id = id.or_absent(absent)?;
     match app.core.drop_failed_runs(tenant, vec![dlq_id]).await? {
         0 => Err(absent(id.text())),
-        deleted => Ok(Json(json!({ "deleted": deleted }))),
+        deleted => Ok(Json(Deleted { deleted: deleted as u64, cursor: None })),
     }
 }
 
@@ -125,14 +127,14 @@ pub(in crate::api) async fn delete_many(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Deleted>, ApiError> {
     let (params, ..) = read_selection(&app, tenant, request).await?;
     let (ids, next) = match named(&params)? {
         Some(Named { ids, .. }) => (ids, None),
         None => ids_of(page(&app, tenant, &params, DLQ_PAGE_MAX).await?),
     };
     let deleted = app.core.drop_failed_runs(tenant, ids).await?;
-    Ok(Json(with_cursor(json!({ "deleted": deleted }), next)))
+    Ok(Json(Deleted { deleted: deleted as u64, cursor: next.map(|next| next.to_string()) }))
 }
 
 pub(in crate::api) async fn resume(
@@ -140,7 +142,7 @@ pub(in crate::api) async fn resume(
     State(app): State<Arc<App>>,
     id: PathId<DlqId>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRun>, ApiError> {
     begin_one(&app, caller, &id, request, Again::Resume).await
 }
 
@@ -149,7 +151,7 @@ pub(in crate::api) async fn restart(
     State(app): State<Arc<App>>,
     id: PathId<DlqId>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRun>, ApiError> {
     begin_one(&app, caller, &id, request, Again::Restart).await
 }
 
@@ -157,7 +159,7 @@ pub(in crate::api) async fn resume_many(
     caller: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRuns>, ApiError> {
     begin_many(&app, caller, request, Again::Resume).await
 }
 
@@ -165,7 +167,7 @@ pub(in crate::api) async fn restart_many(
     caller: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRuns>, ApiError> {
     begin_many(&app, caller, request, Again::Restart).await
 }
 
@@ -175,13 +177,9 @@ pub(in crate::api) async fn retry_callback(
     State(app): State<Arc<App>>,
     id: PathId<DlqId>,
     _: Unread,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRun>, ApiError> {
     let run = edit_callback(&app, tenant, &id, FailureCallEdit::Retry).await?;
-    let mut answer = json!({ "workflowRunId": run.id });
-    if let Some(created_at) = run.created_at {
-        answer["workflowCreatedAt"] = created_at.as_millis().into();
-    }
-    Ok(Json(answer))
+    Ok(Json(BegunRun { workflow_run_id: run.id, workflow_created_at: run.created_at }))
 }
 
 /// Stops telling of a failure. The documented status is 302, although it leads nowhere.
@@ -190,9 +188,9 @@ pub(in crate::api) async fn cancel_callback(
     State(app): State<Arc<App>>,
     id: PathId<DlqId>,
     _: Unread,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<(StatusCode, Json<Done>), ApiError> {
     edit_callback(&app, tenant, &id, FailureCallEdit::Cancel).await?;
-    Ok((StatusCode::FOUND, Json(json!({}))))
+    Ok((StatusCode::FOUND, Json(Done {})))
 }
 
 async fn edit_callback(
@@ -215,14 +213,14 @@ async fn begin_one(
     id: &PathId<DlqId>,
     request: Request,
     again: Again,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRun>, ApiError> {
     refuse_when_disk_is_low(app)?;
     let overrides = overrides(app, request.headers(), request.uri())?;
     drop(request);
     let dlq_id = id.or_absent(absent)?;
     let begun = app.core.begin_again(tenant, vec![dlq_id], again, overrides).await?;
     match (begun.begun.into_iter().flatten().next(), begun.stopped) {
-        (Some(run), _) => Ok(Json(begun_json(&run))),
+        (Some(run), _) => Ok(Json(begun_run(&run))),
         (None, Some(no_room)) => Err(CoreError::from(no_room).into()),
         (None, None) => Err(missing(app, tenant, dlq_id).await?),
     }
@@ -233,7 +231,7 @@ async fn begin_many(
     Writer { tenant }: Writer,
     request: Request,
     again: Again,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<BegunRuns>, ApiError> {
     let (params, headers, uri) = read_selection(app, tenant, request).await?;
     refuse_when_disk_is_low(app)?;
     let overrides = overrides(app, &headers, &uri)?;
@@ -251,21 +249,25 @@ async fn begin_many(
     };
     let asked = ids.len();
     let BegunAgain { begun, stopped } = app.core.begin_again(tenant, ids, again, overrides).await?;
-    let runs: Vec<Value> = begun.iter().flatten().map(begun_json).collect();
+    let workflow_runs: Vec<BegunRun> = begun.iter().flatten().map(begun_run).collect();
     match stopped {
-        None => Ok(Json(with_cursor(json!({ "workflowRuns": runs }), next))),
-        Some(no_room) if runs.is_empty() => Err(CoreError::from(no_room).into()),
+        None => {
+            let cursor = next.map(|next| next.to_string());
+            Ok(Json(BegunRuns { workflow_runs, cursor, error: None }))
+        }
+        Some(no_room) if workflow_runs.is_empty() => Err(CoreError::from(no_room).into()),
         // Without a cursor: those behind it are not the next ones.
         Some(no_room) => {
             let rest = asked - begun.len();
-            let error = format!("{no_room}; {} of {asked} runs were started, {rest} stay in the DLQ", runs.len());
-            Ok(Json(json!({ "workflowRuns": runs, "error": error })))
+            let error =
+                format!("{no_room}; {} of {asked} runs were started, {rest} stay in the DLQ", workflow_runs.len());
+            Ok(Json(BegunRuns { workflow_runs, cursor: None, error: Some(error) }))
         }
     }
 }
 
-fn begun_json(run: &Started) -> Value {
-    json!({ "workflowRunId": run.id, "workflowCreatedAt": run.created_at.as_millis() })
+fn begun_run(run: &Started) -> BegunRun {
+    BegunRun { workflow_run_id: run.id.clone(), workflow_created_at: Some(run.created_at) }
 }
 
 /// The same ids, if each names a failed run: otherwise nothing begins.
@@ -356,13 +358,6 @@ fn load(store: &dyn Store, tenant: TenantId, ids: &[DlqId]) -> Result<Option<Vec
         runs.push(run);
     }
     Ok(Some(runs))
-}
-
-fn with_cursor(mut answer: Value, next: Option<Position>) -> Value {
-    if let Some(next) = next {
-        answer["cursor"] = next.to_string().into();
-    }
-    answer
 }
 
 /// What is chosen anew for the runs that begin again.

@@ -17,13 +17,14 @@ use crate::tenants::Scope;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use posthaste_api_types::Done;
+use posthaste_api_types::message::Cancelled;
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, WORKFLOW_CANCEL_COUNT_DEFAULT};
 use posthaste_engine::workflow::run::RunState;
 use posthaste_engine::workflow::{Record, Workflow};
 use posthaste_store::{RunFilter, Store, UrlFilter};
 use posthaste_wire::id::{Seq, TenantId};
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What says which runs a bulk cancel means.
@@ -96,12 +97,12 @@ pub(in crate::api) async fn end(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let run = key(&parts.uri, &parts.headers)?;
     if is_cancel(parts.uri.query())? {
         return match app.core.cancel_run(tenant, run).await? {
-            true => Ok(Json(json!({ "cancelled": 1 }))),
+            true => Ok(Json(Cancelled { cancelled: 1, action_id: None }).into_response()),
             false => Err(ApiError::not_found(NOT_FOUND)),
         };
     }
@@ -111,7 +112,7 @@ pub(in crate::api) async fn end(
     let result = result(&body.bytes);
     let _promise = result.as_ref().map(|result| room_for_result(&app, tenant, result.len())).transpose()?;
     app.core.finish_run(tenant, run, result).await?;
-    Ok(Json(json!({})))
+    Ok(Json(Done {}).into_response())
 }
 
 /// Room for what the function of a run returned. A short result needs room on the disk alone, so that a tenant
@@ -129,14 +130,14 @@ pub(in crate::api) async fn cancel_many(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Cancelled>, ApiError> {
     let SmallRequest { parts, body } = read_small(&app, tenant, request).await?;
     let (filter, count) = cancel_of(&Params::from_query_and_body(parts.uri.query(), &body.bytes)?)?;
     if filter == RunFilter::default() {
         tracing::info!(tenant = tenant.0, count, "cancelling all workflow runs of the tenant");
     }
     let cancelled = cancel_matching(&app, tenant, filter, count).await?;
-    Ok(Json(json!({ "cancelled": cancelled })))
+    Ok(Json(Cancelled { cancelled: cancelled as u64, action_id: None }))
 }
 
 /// The run that a path names; an id may hold slashes.

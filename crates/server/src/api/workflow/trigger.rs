@@ -14,17 +14,17 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
+use posthaste_api_types::workflow::StartedRun;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::{self, Destination};
 use posthaste_wire::publish::merge_query;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(in crate::api) async fn one(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Option<StartedRun>>, ApiError> {
     let (parts, body) = request.into_parts();
     refuse_when_disk_is_low(&app)?;
     let query = destination::split_query(parts.uri.query());
@@ -37,14 +37,14 @@ pub(in crate::api) async fn one(
     let caller_ip = caller_ip(&app, &parts);
     let run = triggered(&app, Asked { caller_ip: &caller_ip, checks: &expression_checks() }, url, &lines, body.bytes)?;
     let mut started = start(&app, tenant, vec![run], body.room).await?;
-    Ok(Json(started.pop().as_ref().map(started_json).into()))
+    Ok(Json(started.pop().as_ref().map(started_run)))
 }
 
 pub(in crate::api) async fn many(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
+) -> Result<(StatusCode, Json<Vec<StartedRun>>), ApiError> {
     let (parts, body) = request.into_parts();
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; split it"));
@@ -60,7 +60,7 @@ pub(in crate::api) async fn many(
     };
     let runs = batch::taken_apart(&app, tenant, &mut room, bytes, read).await?;
     let started = start(&app, tenant, runs, room).await?;
-    Ok((StatusCode::CREATED, Json(started.iter().map(started_json).collect())))
+    Ok((StatusCode::CREATED, Json(started.iter().map(started_run).collect())))
 }
 
 fn read_item(app: &App, asked: Asked<'_>, text: &str) -> Result<StartRun, ApiError> {
@@ -88,10 +88,6 @@ fn triggered(
     Ok(run)
 }
 
-fn started_json(run: &Started) -> Value {
-    let mut answer = json!({ "workflowRunId": run.id, "workflowCreatedAt": run.created_at.as_millis() });
-    if run.deduplicated {
-        answer["deduplicated"] = true.into();
-    }
-    answer
+fn started_run(run: &Started) -> StartedRun {
+    StartedRun { workflow_run_id: run.id.clone(), workflow_created_at: run.created_at, deduplicated: run.deduplicated }
 }

@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::core::{Room, RunKey, wait_bytes};
 use axum::Json;
 use axum::extract::{Request, State};
+use posthaste_api_types::Done;
 use posthaste_engine::limits::WORKFLOW_WAIT_MS_DEFAULT;
 use posthaste_engine::workflow::WaitFor;
 use posthaste_engine::workflow::run::StepText;
@@ -23,7 +24,7 @@ use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::rejection::Rejection;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// How long a wait lasts when the client says nothing; [`WORKFLOW_WAIT_MS_DEFAULT`], as clients write it.
@@ -44,7 +45,7 @@ pub(in crate::api) async fn wait(
     Writer { tenant }: Writer,
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Done>, ApiError> {
     let SmallRequest { parts, body } = read_small(&app, tenant, request).await?;
     refuse_when_disk_is_low(&app)?;
     let event = decoded(rest_of(parts.uri.path()))?;
@@ -54,7 +55,7 @@ pub(in crate::api) async fn wait(
     app.core.credentials().seal(tenant, &mut wait);
     let disk = Some(storing::admit(&app, tenant, wait_bytes(&wait))?);
     app.core.wait_for_event(tenant, run, wait, Room { disk, ..Room::default() }).await?.map_err(refused_append)?;
-    Ok(Json(json!({})))
+    Ok(Json(Done {}))
 }
 
 /// Which run waits, and for what. Clients name the run in the headers of the request and in those of the result.
@@ -104,6 +105,7 @@ fn duration(timeout: &Value, max_ms: u64) -> Result<(String, u64), Rejection> {
 mod tests {
     use super::*;
     use crate::api::workflow::golden::bounds;
+    use serde_json::json;
 
     const DAY_MS: u64 = 86_400_000;
 
