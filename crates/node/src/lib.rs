@@ -16,7 +16,7 @@
 //! - `round`, `facts`: commands that are decided together, and what is read for them
 //! - `batch`, `reply`: what waits for the commit
 //! - `messages`, `deliver_now`, `dead_letters`, `queues`, `flow_keys`, `schedules`, `bulk`: families of commands
-//! - `firing`, `pieces`: schedules whose time has come, and large publishes in turns
+//! - `firing`, `pieces`, `turns`: schedules whose time has come, and large publishes in turns
 //! - `new_message`, `weight`, `quota`: a message before it has an id, the bytes it stores, and quotas
 
 mod batch;
