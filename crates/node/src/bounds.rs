@@ -10,6 +10,9 @@ const PIECE_MESSAGES: usize = 64;
 const PIECE_BYTES: usize = 1024 * 1024;
 /// Schedules that fire in one round; the others wait for the next one.
 const FIRED_MAX: usize = 256;
+/// Schedules that are read at once. A round of many large groups ends after some of them, and schedules that are read and do not
+/// fire have to be read again.
+const FIRED_READ_MAX: usize = 64;
 /// Messages of schedules after which a round ends, however few schedules have fired: a group has many endpoints.
 const FIRED_MESSAGES_MAX: usize = 1_024;
 /// Bytes of bodies of schedules that are read for one round.
@@ -30,6 +33,8 @@ pub struct Bounds {
     pub turn_bytes: usize,
     /// Schedules that fire in one round.
     pub fired: usize,
+    /// Schedules that are read at once.
+    pub fired_read: usize,
     /// Messages of schedules after which a round ends.
     pub fired_messages: usize,
     /// Bytes of bodies of schedules after which no further one is read for a round.
@@ -45,6 +50,7 @@ impl Default for Bounds {
             piece_bytes: PIECE_BYTES,
             turn_bytes: BATCH_BYTES_MAX,
             fired: FIRED_MAX,
+            fired_read: FIRED_READ_MAX,
             fired_messages: FIRED_MESSAGES_MAX,
             fired_bytes: FIRED_BYTES_MAX,
         }

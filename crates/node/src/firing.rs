@@ -4,6 +4,8 @@
 //! fire_due() ── next() ──▶ Read ── found() ──▶ next() ──▶ Read, of URL groups ── found() ──▶ next() ──▶ Decided … Done
 //! ```
 //!
+//! A round with many schedules reads them in portions.
+//!
 //! When a schedule fires is decided in [`posthaste_engine::schedule`].
 
 use crate::facts::{DueSchedules, Facts, Wanted};
@@ -27,7 +29,9 @@ const ROOM_WAIT_MS: u64 = 1_000;
 /// Schedules whose time has come, and how far their firing is. Nothing else may be decided before it is done.
 pub struct Firing {
     /// Those that are not read yet.
-    due: Vec<(TenantId, Arc<str>)>,
+    due: VecDeque<(TenantId, Arc<str>)>,
+    /// Those that are being read.
+    reading: Vec<(TenantId, Arc<str>)>,
     stage: Stage,
     /// Those that are read and have yet to fire; `None` for one that is missing.
     read: VecDeque<(TenantId, Arc<str>, Option<Schedule>)>,
@@ -35,6 +39,8 @@ pub struct Firing {
     /// Tenants whose other schedules wait, too: those of one tenant keep their order.
     without_room: HashSet<TenantId>,
     messages: usize,
+    /// Bytes of bodies that were read.
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,12 +65,14 @@ impl Node {
             return None;
         }
         Some(Firing {
-            due: self.schedules.due(now, self.bounds.fired),
+            due: self.schedules.due(now, self.bounds.fired).into(),
+            reading: Vec::new(),
             stage: Stage::ReadSchedules,
             read: VecDeque::new(),
             groups: HashMap::new(),
             without_room: HashSet::new(),
             messages: 0,
+            bytes: 0,
         })
     }
 
@@ -111,22 +119,32 @@ impl Firing {
     /// Fires the next schedule, or says what must happen before.
     pub fn next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Progress {
         match self.stage {
-            Stage::ReadSchedules if self.due.is_empty() => Progress::Done,
-            Stage::ReadSchedules => {
-                let due = DueSchedules { schedules: self.due.clone(), bytes_max: node.bounds.fired_bytes };
-                Progress::Read(Wanted { due, ..Wanted::default() })
-            }
+            Stage::ReadSchedules => self.read_next(node),
             Stage::ReadGroups => Progress::Read(Wanted { url_groups: self.wanted_groups(), ..Wanted::default() }),
             Stage::Fire if node.batch.body_bytes >= node.bounds.batch_bytes => Progress::Commit,
             Stage::Fire => self.fire_next(node, moment),
         }
     }
 
+    /// Asks for the next schedules, unless the round has done enough.
+    fn read_next(&mut self, node: &Node) -> Progress {
+        let bytes_max = node.bounds.fired_bytes.saturating_sub(self.bytes);
+        let without_room = &self.without_room;
+        self.due.retain(|(tenant, _)| !without_room.contains(tenant));
+        if self.due.is_empty() || bytes_max == 0 || self.messages >= node.bounds.fired_messages {
+            return Progress::Done;
+        }
+        self.reading = self.due.drain(..self.due.len().min(node.bounds.fired_read)).collect();
+        let due = DueSchedules { schedules: self.reading.clone(), bytes_max };
+        Progress::Read(Wanted { due, ..Wanted::default() })
+    }
+
     /// What was read for [`Progress::Read`].
     pub fn found(&mut self, facts: Facts) {
         match self.stage {
             Stage::ReadSchedules => {
-                let due = std::mem::take(&mut self.due);
+                self.bytes += facts.due.iter().flatten().map(|schedule| schedule.body.len()).sum::<usize>();
+                let due = std::mem::take(&mut self.reading);
                 self.read = due.into_iter().zip(facts.due).map(|((tenant, id), read)| (tenant, id, read)).collect();
                 self.stage = if self.wanted_groups().is_empty() { Stage::Fire } else { Stage::ReadGroups };
             }
@@ -145,7 +163,10 @@ impl Firing {
         if self.messages >= node.bounds.fired_messages {
             return Progress::Done;
         }
-        let Some((tenant, id, schedule)) = self.read.pop_front() else { return Progress::Done };
+        let Some((tenant, id, schedule)) = self.read.pop_front() else {
+            self.stage = Stage::ReadSchedules;
+            return self.read_next(node);
+        };
         if self.without_room.contains(&tenant) {
             return Progress::Decided;
         }

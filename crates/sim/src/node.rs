@@ -56,6 +56,7 @@ const BOUNDS: Bounds = Bounds {
     piece_bytes: 600,
     turn_bytes: 3_000,
     fired: 4,
+    fired_read: 2,
     fired_messages: 3,
     fired_bytes: 60,
 };

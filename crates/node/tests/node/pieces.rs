@@ -13,6 +13,7 @@ const SMALL: Bounds = Bounds {
     piece_bytes: 100_000,
     turn_bytes: 3_100,
     fired: 1,
+    fired_read: 1,
     fired_messages: 1,
     fired_bytes: 1,
 };

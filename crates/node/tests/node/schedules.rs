@@ -172,6 +172,34 @@ fn a_round_of_firings_is_bounded_in_schedules_messages_and_bytes_and_the_rest_st
     }
 }
 
+/// A schedule that is read and does not fire would have to be read again in the next round.
+#[test]
+fn schedules_are_read_in_portions_until_the_round_has_done_enough() {
+    let bounds = Bounds { fired_read: 2, fired_messages: 3, ..Bounds::default() };
+    let mut driver = Driver::bounded(MANY, bounds);
+    for id in 0..9 {
+        driver.put(&format!("s{id}"), url(), 10);
+    }
+    driver.run();
+    driver.story();
+    driver.now = NOW.plus_millis(MINUTE_MS);
+    driver.fire();
+    let read = "read 0 keys, 0 rows, 0 letters, 2 due schedules";
+    assert_eq!(driver.story(), [read, read, "commit, synced: true"]);
+    assert_eq!(driver.made(), 3);
+    for _ in 0..2 {
+        driver.fire();
+    }
+    assert_eq!(driver.made(), 9);
+    driver.story();
+
+    // After the first schedule of a tenant found no room, no other one of it is read.
+    driver.now = NOW.plus_millis(2 * MINUTE_MS);
+    driver.host.is_full = true;
+    driver.fire();
+    assert_eq!(driver.story(), [read]);
+}
+
 #[test]
 fn a_large_firing_is_committed_in_between_and_reads_no_more_for_it() {
     let mut driver = Driver::bounded(MANY, Bounds { batch_bytes: 1_000, ..Bounds::default() });
