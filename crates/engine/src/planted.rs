@@ -89,11 +89,13 @@ pub enum Bug {
     NoteLeftBehind,
     /// A command reads rows of the store before earlier decisions about them are committed.
     TruthNotCommitted,
+    /// A command is decided by rows of the store that were read before a commit.
+    FactsKeptOverCommit,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 42] = [
+    pub const ALL: [Bug; 43] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -136,6 +138,7 @@ impl Bug {
         Bug::ResumeForgetsBranches,
         Bug::NoteLeftBehind,
         Bug::TruthNotCommitted,
+        Bug::FactsKeptOverCommit,
     ];
 }
 

@@ -1,7 +1,7 @@
 //! Commands that the node decides itself: as it takes them, and how its replies come back.
 
 use super::witness::Witness;
-use super::{Owner, Stop};
+use super::{BOUNDS, Owner, Stop};
 use crate::bug::Bug;
 use crate::command::{Answer, Command, NodeTask, RequestId, Said, Task};
 use crate::env::Env;
@@ -156,7 +156,12 @@ impl Owner {
                     self.round.found(env.store.facts(&wanted, now));
                 }
                 Next::Commit => self.commit(env, now)?,
-                Next::Decided => self.split_bulk(env),
+                Next::Decided => {
+                    self.split_bulk(env);
+                    if self.engine.batch.body_bytes >= BOUNDS.batch_bytes {
+                        self.commit(env, now)?;
+                    }
+                }
                 Next::DeliverStep(step) => self.deliver_step_now(*step, env, now)?,
                 Next::Done => return Ok(()),
             }
