@@ -1,7 +1,7 @@
 //! JSON Schema of the objects, from their derives.
 //!
 //! The derives describe every optional field as nullable, and flattened structs as references. That is not what the API sends: a
-//! field that may be absent is left out and never null, and objects are flat. [`described`] corrects both.
+//! field that may be absent is left out and never null, and objects are flat. `described` corrects both.
 
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -44,7 +44,7 @@ pub fn of<T: ToSchema>() -> Value {
     described(json!(T::schema()), &nested)
 }
 
-/// A reference to an object that [`components`] has.
+/// A reference to an object that [`components()`] has.
 pub fn reference<T: ToSchema>() -> Value {
     json!({ "$ref": format!("{COMPONENTS}{}", T::name()) })
 }
