@@ -118,6 +118,44 @@ async fn schedules_and_url_groups_are_encrypted_anew_at_the_start_and_need_no_ol
     }
 }
 
+/// Enough to fill several pages of the database, which are split and shared out again while they grow.
+const MANY: usize = 50;
+
+#[tokio::test]
+async fn the_plain_text_of_many_schedules_and_url_groups_leaves_the_files_when_a_key_is_set() {
+    for backend in [Backend::Journal, Backend::Sqlite] {
+        let receiver = Receiver::start().await;
+        let server = TestServer::with(with_keys(None).on(backend)).await;
+        let mut secrets = Vec::new();
+        for n in 0..MANY {
+            let [of_schedule, of_group] = ["schedule", "group"].map(|kind| canary(&format!("{kind}-{n}")));
+            // Some are longer than a page.
+            let padded = |secret: &str, step: usize| format!("{secret} {}", "p".repeat(n * n % 37 * step));
+            let callback = receiver.url("/callback");
+            let schedule = padded(&of_schedule, 150);
+            let lines = [
+                ("Upstash-Cron", "0 0 1 1 *"),
+                (CREDENTIAL, schedule.as_str()),
+                ("Upstash-Callback", callback.as_str()),
+                ("Upstash-Callback-Forward-Cookie", of_schedule.as_str()),
+            ];
+            server.schedule_with(&receiver.url("/scheduled"), &lines, &"b".repeat(n * 17)).await;
+            let name = format!("group-{}", n * 31 % MANY);
+            let endpoints = json!({ "endpoints": [{ "url": receiver.url("/group") }] });
+            server.post(&format!("/v2/topics/{name}/endpoints")).json(&endpoints).expect(200).await;
+            let headers = json!({ "headers": { CREDENTIAL: padded(&of_group, 90) } });
+            server.request("PATCH", &format!("/v2/topics/{name}")).json(&headers).expect(200).await;
+            secrets.extend([of_schedule, of_group]);
+        }
+        let secrets: Vec<Secret> = secrets.into_iter().map(|text| Secret { text, allowed: &[] }).collect();
+        // The second stop closes the files in which the old pages still were while the first one ran.
+        let server = restarted(restarted(server, OLD).await, OLD).await;
+        let leaks = leaks(&secrets, &[(Place::Files, server.stop_and_read_files().await)]);
+        let first = leaks.first().cloned().unwrap_or_default();
+        assert!(leaks.is_empty(), "{backend:?}: {} of {}: {first}", leaks.len(), secrets.len());
+    }
+}
+
 /// A value as the server writes encrypted ones.
 const FORGED: &str = "\u{1}sealed:1:0011223344556677:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
