@@ -3,6 +3,8 @@
 use super::{Place, Secret, canary, leaks};
 use crate::support::server::{READ_ONLY, message_id};
 use crate::support::{Backend, Receiver, Reply, Request, Setup, TestServer, eventually};
+use posthaste_engine::dedup;
+use posthaste_engine::message::DedupKey;
 use serde_json::{Value, json};
 
 const OLD: &str = "0101010101010101010101010101010101010101010101010101010101010101";
@@ -153,6 +155,64 @@ async fn the_plain_text_of_many_schedules_and_url_groups_leaves_the_files_when_a
         let leaks = leaks(&secrets, &[(Place::Files, server.stop_and_read_files().await)]);
         let first = leaks.first().cloned().unwrap_or_default();
         assert!(leaks.is_empty(), "{backend:?}: {} of {}: {first}", leaks.len(), secrets.len());
+    }
+}
+
+#[tokio::test]
+async fn duplicates_are_found_over_a_restart_and_no_hash_of_a_credential_is_stored_that_can_be_guessed() {
+    for (backend, key) in [Backend::Journal, Backend::Sqlite].into_iter().flat_map(|it| [(it, None), (it, Some(OLD))]) {
+        let receiver = Receiver::start().await;
+        receiver.script("/fails", [Reply::status(500)]);
+        let server = TestServer::with(with_keys(key).on(backend)).await;
+        let failed = server.publish_with(&receiver.url("/fails"), &[("Upstash-Retries", "0")], "").await;
+        let letter = server.dead_letter_of(&failed).await["dlqId"].as_str().expect("an id").to_owned();
+        receiver.next().await;
+        let url = receiver.url("/later");
+        let (by_id, by_content) = ("Upstash-Deduplication-Id", "Upstash-Content-Based-Deduplication");
+        let send = async |server: &TestServer, path: String, name: &str, value: &str, password: &str| -> Value {
+            let request = server.post(&path).header("Upstash-Delay", "1h").header("Content-Type", "text/plain");
+            let request = request.header(CREDENTIAL, password).header(name, value).header("Upstash-Retries", "0");
+            let answer = request.body("the body").send().await;
+            assert!((200..300).contains(&answer.status), "{path}: {}", answer.text());
+            answer.json()
+        };
+        let (publish, trigger) = (format!("/v2/publish/{url}"), format!("/v2/trigger/{url}"));
+        let all = async |server: &TestServer| -> Vec<Value> {
+            vec![
+                send(server, publish.clone(), by_id, "of-message", "hunter2").await,
+                send(server, publish.clone(), by_content, "true", "hunter2").await,
+                send(server, trigger.clone(), by_id, "of-run", "hunter2").await,
+                send(server, trigger.clone(), by_content, "true", "hunter2").await,
+            ]
+        };
+        let first = all(&server).await;
+        assert!(first.iter().all(|answer| answer["deduplicated"] != true), "{first:?}");
+        send(&server, format!("/v2/dlq/retry/{letter}"), by_id, "of-retry", "hunter2").await;
+
+        let server = server.restart().await;
+        let again = all(&server).await;
+        for (first, again) in first.iter().zip(&again) {
+            assert_eq!(again["deduplicated"], true, "{backend:?}, {key:?}: {again}");
+            let id = if first["messageId"].is_null() { "workflowRunId" } else { "messageId" };
+            assert!(first[id].is_string() && first[id] == again[id], "{first} and {again}");
+        }
+        let of_retry = send(&server, publish.clone(), by_id, "of-retry", "hunter2").await;
+        assert_eq!(of_retry["deduplicated"], true, "{backend:?}, {key:?}: a retry and a publish have one key");
+        let other = send(&server, publish.clone(), by_content, "true", "hunter3").await;
+        assert_ne!(other["deduplicated"], true, "another credential is another content");
+
+        let headers = [("Content-Type", "text/plain"), ("Authorization", "hunter2")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let files = server.stop_and_read_bytes().await;
+        for (what, DedupKey(hash)) in [
+            ("message", dedup::key_of_id("of-message")),
+            ("run", dedup::key_of_id("of-run")),
+            ("retry", dedup::key_of_id("of-retry")),
+            ("content", dedup::key_of_content(&url, &headers, b"the body")),
+        ] {
+            let is_stored = files.windows(hash.len()).any(|bytes| bytes == hash);
+            assert_eq!(is_stored, key.is_none(), "{backend:?}, {key:?}: the plain hash of {what}");
+        }
     }
 }
 
