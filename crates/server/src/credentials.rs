@@ -14,13 +14,13 @@ pub use renewal::RenewalError;
 
 use crate::sealed::{self, CannotOpen, KeyRing, Place};
 use posthaste_engine::bulk_action::{BulkAction, Task};
-use posthaste_engine::message::{CallbackSpec, MessageSpec};
+use posthaste_engine::message::{CallbackSpec, DedupKey, MessageSpec};
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_engine::workflow::entry::Call;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig};
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
-use posthaste_node::{NewMessage, Replay};
+use posthaste_node::NewMessage;
 use posthaste_wire::encoding::{SEALED, is_sealed};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::redact::is_credential;
@@ -83,6 +83,15 @@ impl Credentials {
                 Ok(())
             })
             .expect("sealing never fails");
+    }
+
+    /// What is stored to find duplicates, instead of a plain hash: that of the content includes credentials, and a weak one could
+    /// be guessed from it. Must be done exactly once.
+    pub(crate) fn seal_duplicate_key(self, tenant: TenantId, key: &mut Option<DedupKey>) {
+        if let (Some(keys), Some(DedupKey(hash))) = (self.keys, key) {
+            // Never the plain one instead. A ring has a first key.
+            *hash = keys.hash(tenant, hash).expect("a hash can be made");
+        }
     }
 
     /// Opens all sealed headers.
@@ -188,12 +197,6 @@ impl StoredHeaders for CallbackSpec {
 impl StoredHeaders for NewMessage {
     fn for_each(&mut self, visit: &mut Visit<'_>) -> Result<(), Unreadable> {
         self.spec.for_each(visit)
-    }
-}
-
-impl StoredHeaders for Replay {
-    fn for_each(&mut self, visit: &mut Visit<'_>) -> Result<(), Unreadable> {
-        self.message.for_each(visit)
     }
 }
 

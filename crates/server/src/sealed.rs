@@ -37,6 +37,8 @@ struct Key {
     cipher: LessSafeKey,
     /// Makes the nonces of credentials.
     nonces: hmac::Key,
+    /// Makes what is stored to find duplicates.
+    duplicates: hmac::Key,
 }
 
 impl fmt::Debug for KeyRing {
@@ -82,9 +84,12 @@ impl KeyRing {
             let bytes = key_bytes(word.trim()).ok_or(InvalidKeys::Malformed(index + 1))?;
             let cipher = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| InvalidKeys::Malformed(index + 1))?;
             let digest = Sha256::new().chain_update("posthaste encryption key").chain_update(bytes).finalize();
-            let derived = Sha256::new().chain_update("posthaste nonce key").chain_update(bytes).finalize();
-            let nonces = hmac::Key::new(hmac::HMAC_SHA256, &derived);
-            Ok(Key { fingerprint: hex(&digest[..8]), cipher: LessSafeKey::new(cipher), nonces })
+            let derived = |purpose: &str| {
+                let derived = Sha256::new().chain_update(purpose).chain_update(bytes).finalize();
+                hmac::Key::new(hmac::HMAC_SHA256, &derived)
+            };
+            let (nonces, duplicates) = (derived("posthaste nonce key"), derived("posthaste duplicate key"));
+            Ok(Key { fingerprint: hex(&digest[..8]), cipher: LessSafeKey::new(cipher), nonces, duplicates })
         };
         let keys = words.enumerate().map(key).collect::<Result<Vec<Key>, InvalidKeys>>()?;
         match keys.len() {
@@ -108,6 +113,14 @@ impl KeyRing {
         hash.update(text.as_bytes());
         let nonce = hash.sign().as_ref().first_chunk().copied()?;
         key.seal(place, text, nonce)
+    }
+
+    /// A hash of what may contain a secret, which nobody can compute from a guess without the first key.
+    pub(crate) fn hash(&self, tenant: TenantId, hash: &[u8; 32]) -> Option<[u8; 32]> {
+        let mut keyed = hmac::Context::with_key(&self.keys.first()?.duplicates);
+        keyed.update(&tenant.0.to_be_bytes());
+        keyed.update(hash);
+        keyed.sign().as_ref().try_into().ok()
     }
 
     /// Whether a text is encrypted, and with the key that seals now.
@@ -230,6 +243,21 @@ mod tests {
         assert_eq!(open_sealed(Some(&newer), place(7, "a"), &sealed).as_deref(), Ok("Bearer one"));
         assert_eq!(open_sealed(Some(&ring), place(8, "a"), &sealed), Err(CannotOpen::Forged));
         assert_eq!(open_sealed(Some(&ring), place(7, "a"), "Bearer one"), Err(CannotOpen::UnknownFormat));
+    }
+
+    #[test]
+    fn a_hash_depends_on_the_first_key_the_tenant_and_all_of_the_text() {
+        let ring = |text: &str| KeyRing::parse(text).unwrap();
+        let both = ring(&format!("{OLD},{NEW}"));
+        let hash = both.hash(TenantId(7), &[1; 32]).unwrap();
+        assert_eq!(ring(OLD).hash(TenantId(7), &[1; 32]), Some(hash), "older keys do not matter");
+        let others = [
+            ring(NEW).hash(TenantId(7), &[1; 32]),
+            both.hash(TenantId(8), &[1; 32]),
+            both.hash(TenantId(7), &[2; 32]),
+            Some([1; 32]),
+        ];
+        assert!(others.iter().all(|other| *other != Some(hash)));
     }
 
     #[test]

@@ -1,14 +1,15 @@
-//! Credentials of commands are sealed here, on their way into the core: there is no other way in.
+//! Credentials and duplicate keys of commands are sealed here, on their way into the core: there is no other way in.
 //!
 //! Every kind of command is named, so that a new one with headers cannot be forgotten.
 
 use super::workflow::{InvokedBy, RunCommand, StartRun};
 use super::{BulkPiece, Command};
 use crate::credentials::{Credentials, StoredHeaders, Unreadable, Visit};
-use posthaste_node::{DeadLetterCommand, MessageCommand, PutBulkAction, ScheduleCommand};
+use posthaste_node::{DeadLetterCommand, MessageCommand, NewMessage, PutBulkAction, ScheduleCommand};
 
 impl Command {
-    /// Seals the credentials in it, if there is a key for that.
+    /// Seals the credentials and the duplicate keys in it, if there is a key for that. Exactly once: a duplicate key that is
+    /// hashed twice finds nothing.
     pub(super) fn seal(&mut self, credentials: Credentials) {
         if !credentials.has_key() {
             return;
@@ -34,15 +35,15 @@ fn seal_node_command(command: &mut posthaste_node::Command, credentials: Credent
         posthaste_node::Command::Messages(
             MessageCommand::Publish { messages, .. } | MessageCommand::PublishInPieces { messages, .. },
         ) => {
-            messages.iter_mut().for_each(|message| credentials.seal(message.tenant, message));
+            messages.iter_mut().for_each(|message| seal_message(message, credentials));
         }
         posthaste_node::Command::DeadLetters(DeadLetterCommand::Replay { replays, .. }) => {
-            replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
+            replays.iter_mut().for_each(|replay| seal_message(&mut replay.message, credentials));
         }
         posthaste_node::Command::BulkAction(PutBulkAction { action, piece, .. }) => {
             credentials.seal(action.tenant, action);
             if let Some(BulkPiece::Replay(replays)) = piece {
-                replays.iter_mut().for_each(|replay| credentials.seal(replay.message.tenant, replay));
+                replays.iter_mut().for_each(|replay| seal_message(&mut replay.message, credentials));
             }
         }
         posthaste_node::Command::Schedules(ScheduleCommand::Put { schedule, .. }) => {
@@ -59,9 +60,17 @@ fn seal_node_command(command: &mut posthaste_node::Command, credentials: Credent
     }
 }
 
+fn seal_message(message: &mut NewMessage, credentials: Credentials) {
+    credentials.seal(message.tenant, message);
+    credentials.seal_duplicate_key(message.tenant, &mut message.dedup);
+}
+
 fn seal_run_command(command: &mut RunCommand, credentials: Credentials) {
     match command {
-        RunCommand::Start { tenant, runs, .. } => runs.iter_mut().for_each(|run| credentials.seal(*tenant, run)),
+        RunCommand::Start { tenant, runs, .. } => runs.iter_mut().for_each(|run| {
+            credentials.seal(*tenant, run);
+            credentials.seal_duplicate_key(*tenant, &mut run.dedup);
+        }),
         RunCommand::Append { tenant, entries, .. } => {
             entries.iter_mut().for_each(|entry| credentials.seal(*tenant, entry));
         }

@@ -378,10 +378,8 @@ impl Store for SqliteStore {
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
         const SQL: &str = "INSERT OR REPLACE INTO signing_key(tenant, current, next) VALUES (?1, ?2, ?3)";
         self.writer().transaction(Durability::Synced, |writer| {
-            // Overwrites deleted content, so that the earlier keys do not remain in the page.
-            writer.connection.execute_batch("PRAGMA secure_delete = ON")?;
-            writer.connection.execute(SQL, params![tenant.0, keys.current.expose(), keys.next.expose()])?;
-            writer.connection.execute_batch("PRAGMA secure_delete = OFF")?;
+            let values = params![tenant.0, keys.current.expose(), keys.next.expose()];
+            writer.overwriting(|| Ok(writer.connection.execute(SQL, values)?))?;
             Ok(())
         })
     }

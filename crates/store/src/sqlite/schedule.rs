@@ -68,7 +68,9 @@ impl Writer {
         let plan = to_json("schedule", &schedule.plan)?;
         let replaced = self.bytes_of_schedule(schedule.tenant, id)?;
         self.count_bytes(schedule.tenant, row_bytes(&[plan.len(), schedule.body.len()]) - replaced);
-        self.connection.prepare_cached(PLAN)?.execute(params![tenant, id, plan, &schedule.body[..]])?;
+        // Its headers may have credentials.
+        let values = params![tenant, id, plan, &schedule.body[..]];
+        self.overwriting(|| Ok(self.connection.prepare_cached(PLAN)?.execute(values)?))?;
         let state = to_json("schedule", &schedule.state)?;
         self.connection.prepare_cached(STATE)?.execute(params![tenant, id, state])?;
         Ok(())

@@ -188,6 +188,17 @@ impl Writer {
         Ok(())
     }
 
+    /// Runs `work` so that SQLite overwrites what it replaces or deletes: an earlier text with a secret must not remain in free
+    /// space of the file. Too slow for all writes, so only rare ones that have secrets use it.
+    pub(super) fn overwriting<T>(&self, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        self.connection.execute_batch("PRAGMA secure_delete = ON")?;
+        let worked = work();
+        let ended = self.connection.execute_batch("PRAGMA secure_delete = OFF");
+        let value = worked?;
+        ended?;
+        Ok(value)
+    }
+
     /// Writes a batch of ops inside a transaction.
     pub(super) fn apply(&mut self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Outcome<Delta> {
         self.check_epoch(shard, epoch)?;
@@ -438,15 +449,18 @@ impl Writer {
         let replaced = format!("SELECT {DATA_BYTES} FROM url_group WHERE tenant = ?1 AND name = ?2");
         let bytes = after.as_ref().map_or(0, |data| row_bytes(&[data.len()]));
         self.count_replaced(tenant, &replaced, params![tenant.0, name], bytes)?;
-        match after {
-            Some(data) => self.connection.execute(
-                "INSERT OR REPLACE INTO url_group(tenant, name, data) VALUES (?1, ?2, ?3)",
-                params![tenant.0, name, data],
-            )?,
-            None => self
-                .connection
-                .execute("DELETE FROM url_group WHERE tenant = ?1 AND name = ?2", params![tenant.0, name])?,
-        };
+        // Its default headers may have credentials.
+        self.overwriting(|| {
+            Ok(match after {
+                Some(data) => self.connection.execute(
+                    "INSERT OR REPLACE INTO url_group(tenant, name, data) VALUES (?1, ?2, ?3)",
+                    params![tenant.0, name, data],
+                )?,
+                None => self
+                    .connection
+                    .execute("DELETE FROM url_group WHERE tenant = ?1 AND name = ?2", params![tenant.0, name])?,
+            })
+        })?;
         Ok(Ok(()))
     }
 

@@ -3,6 +3,8 @@
 use super::{Place, Secret, canary, leaks};
 use crate::support::server::{READ_ONLY, message_id};
 use crate::support::{Backend, Receiver, Reply, Request, Setup, TestServer, eventually};
+use posthaste_engine::dedup;
+use posthaste_engine::message::DedupKey;
 use serde_json::{Value, json};
 
 const OLD: &str = "0101010101010101010101010101010101010101010101010101010101010101";
@@ -115,6 +117,102 @@ async fn schedules_and_url_groups_are_encrypted_anew_at_the_start_and_need_no_ol
             .map(|text| Secret { text: text.trim_start_matches("Bearer ").to_owned(), allowed: &[] });
         let leaks = leaks(&secrets, &[(Place::Files, server.stop_and_read_files().await)]);
         assert!(leaks.is_empty(), "{backend:?}: {}", leaks.join("\n"));
+    }
+}
+
+/// Enough to fill several pages of the database, which are split and shared out again while they grow.
+const MANY: usize = 50;
+
+#[tokio::test]
+async fn the_plain_text_of_many_schedules_and_url_groups_leaves_the_files_when_a_key_is_set() {
+    for backend in [Backend::Journal, Backend::Sqlite] {
+        let receiver = Receiver::start().await;
+        let server = TestServer::with(with_keys(None).on(backend)).await;
+        let mut secrets = Vec::new();
+        for n in 0..MANY {
+            let [of_schedule, of_group] = ["schedule", "group"].map(|kind| canary(&format!("{kind}-{n}")));
+            // Some are longer than a page.
+            let padded = |secret: &str, step: usize| format!("{secret} {}", "p".repeat(n * n % 37 * step));
+            let callback = receiver.url("/callback");
+            let schedule = padded(&of_schedule, 150);
+            let lines = [
+                ("Upstash-Cron", "0 0 1 1 *"),
+                (CREDENTIAL, schedule.as_str()),
+                ("Upstash-Callback", callback.as_str()),
+                ("Upstash-Callback-Forward-Cookie", of_schedule.as_str()),
+            ];
+            server.schedule_with(&receiver.url("/scheduled"), &lines, &"b".repeat(n * 17)).await;
+            let name = format!("group-{}", n * 31 % MANY);
+            let endpoints = json!({ "endpoints": [{ "url": receiver.url("/group") }] });
+            server.post(&format!("/v2/topics/{name}/endpoints")).json(&endpoints).expect(200).await;
+            let headers = json!({ "headers": { CREDENTIAL: padded(&of_group, 90) } });
+            server.request("PATCH", &format!("/v2/topics/{name}")).json(&headers).expect(200).await;
+            secrets.extend([of_schedule, of_group]);
+        }
+        let secrets: Vec<Secret> = secrets.into_iter().map(|text| Secret { text, allowed: &[] }).collect();
+        // The second stop closes the files in which the old pages still were while the first one ran.
+        let server = restarted(restarted(server, OLD).await, OLD).await;
+        let leaks = leaks(&secrets, &[(Place::Files, server.stop_and_read_files().await)]);
+        let first = leaks.first().cloned().unwrap_or_default();
+        assert!(leaks.is_empty(), "{backend:?}: {} of {}: {first}", leaks.len(), secrets.len());
+    }
+}
+
+#[tokio::test]
+async fn duplicates_are_found_over_a_restart_and_no_hash_of_a_credential_is_stored_that_can_be_guessed() {
+    for (backend, key) in [Backend::Journal, Backend::Sqlite].into_iter().flat_map(|it| [(it, None), (it, Some(OLD))]) {
+        let receiver = Receiver::start().await;
+        receiver.script("/fails", [Reply::status(500)]);
+        let server = TestServer::with(with_keys(key).on(backend)).await;
+        let failed = server.publish_with(&receiver.url("/fails"), &[("Upstash-Retries", "0")], "").await;
+        let letter = server.dead_letter_of(&failed).await["dlqId"].as_str().expect("an id").to_owned();
+        receiver.next().await;
+        let url = receiver.url("/later");
+        let (by_id, by_content) = ("Upstash-Deduplication-Id", "Upstash-Content-Based-Deduplication");
+        let send = async |server: &TestServer, path: String, name: &str, value: &str, password: &str| -> Value {
+            let request = server.post(&path).header("Upstash-Delay", "1h").header("Content-Type", "text/plain");
+            let request = request.header(CREDENTIAL, password).header(name, value).header("Upstash-Retries", "0");
+            let answer = request.body("the body").send().await;
+            assert!((200..300).contains(&answer.status), "{path}: {}", answer.text());
+            answer.json()
+        };
+        let (publish, trigger) = (format!("/v2/publish/{url}"), format!("/v2/trigger/{url}"));
+        let all = async |server: &TestServer| -> Vec<Value> {
+            vec![
+                send(server, publish.clone(), by_id, "of-message", "hunter2").await,
+                send(server, publish.clone(), by_content, "true", "hunter2").await,
+                send(server, trigger.clone(), by_id, "of-run", "hunter2").await,
+                send(server, trigger.clone(), by_content, "true", "hunter2").await,
+            ]
+        };
+        let first = all(&server).await;
+        assert!(first.iter().all(|answer| answer["deduplicated"] != true), "{first:?}");
+        send(&server, format!("/v2/dlq/retry/{letter}"), by_id, "of-retry", "hunter2").await;
+
+        let server = server.restart().await;
+        let again = all(&server).await;
+        for (first, again) in first.iter().zip(&again) {
+            assert_eq!(again["deduplicated"], true, "{backend:?}, {key:?}: {again}");
+            let id = if first["messageId"].is_null() { "workflowRunId" } else { "messageId" };
+            assert!(first[id].is_string() && first[id] == again[id], "{first} and {again}");
+        }
+        let of_retry = send(&server, publish.clone(), by_id, "of-retry", "hunter2").await;
+        assert_eq!(of_retry["deduplicated"], true, "{backend:?}, {key:?}: a retry and a publish have one key");
+        let other = send(&server, publish.clone(), by_content, "true", "hunter3").await;
+        assert_ne!(other["deduplicated"], true, "another credential is another content");
+
+        let headers = [("Content-Type", "text/plain"), ("Authorization", "hunter2")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let files = server.stop_and_read_bytes().await;
+        for (what, DedupKey(hash)) in [
+            ("message", dedup::key_of_id("of-message")),
+            ("run", dedup::key_of_id("of-run")),
+            ("retry", dedup::key_of_id("of-retry")),
+            ("content", dedup::key_of_content(&url, &headers, b"the body")),
+        ] {
+            let is_stored = files.windows(hash.len()).any(|bytes| bytes == hash);
+            assert_eq!(is_stored, key.is_none(), "{backend:?}, {key:?}: the plain hash of {what}");
+        }
     }
 }
 

@@ -173,16 +173,20 @@ impl TestServer {
     }
 
     /// Stops the server as soon as every message has ended, and gives all bytes of its files, as text.
-    pub(crate) async fn finish_and_read_files(mut self) -> String {
+    pub(crate) async fn finish_and_read_files(self) -> String {
         eventually("no live message is left", || async { (self.counts().live == 0).then_some(()) }).await;
-        self.stop().await;
-        read_files(self.dir.path())
+        self.stop_and_read_files().await
     }
 
     /// The same although messages are live.
-    pub(crate) async fn stop_and_read_files(mut self) -> String {
+    pub(crate) async fn stop_and_read_files(self) -> String {
+        String::from_utf8_lossy(&self.stop_and_read_bytes().await).into_owned()
+    }
+
+    /// The same as bytes.
+    pub(crate) async fn stop_and_read_bytes(mut self) -> Vec<u8> {
         self.stop().await;
-        read_files(self.dir.path())
+        read_bytes(self.dir.path())
     }
 
     /// Stops the server and starts another one on what it left behind.
@@ -438,17 +442,14 @@ pub(crate) fn message_id(answer: &Answer) -> String {
     answer.json()["messageId"].as_str().unwrap_or_else(|| panic!("no id in {}", answer.text())).to_owned()
 }
 
-/// All bytes of the files in a directory and below, as text.
-fn read_files(dir: &Path) -> String {
+/// All bytes of the files in a directory and below.
+fn read_bytes(dir: &Path) -> Vec<u8> {
     let entries = std::fs::read_dir(dir).expect("the directory can be read");
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            return read_files(&path);
-        }
-        String::from_utf8_lossy(&std::fs::read(path).expect("a file can be read")).into_owned()
+        if path.is_dir() { read_bytes(&path) } else { std::fs::read(path).expect("a file can be read") }
     };
-    entries.map(read).collect()
+    entries.flat_map(read).collect()
 }
 
 fn open(backend: Backend, dir: &Path) -> Arc<dyn Store> {
