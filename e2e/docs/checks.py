@@ -166,6 +166,7 @@ BOUNDS = {
     "server/src/core/attempts.rs": r"const(?= THROTTLE)",
     "node/src/bounds.rs": r"const(?= FIRED)",
     "node/src/firing.rs": r"const",
+    "node/src/round.rs": r"const",
     "server/src/core/stats.rs": r"const",
     "server/src/core/tail.rs": r"const",
     "delivery/src/answer_room.rs": r"pub const",
