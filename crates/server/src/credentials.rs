@@ -19,13 +19,14 @@ use posthaste_engine::schedule::Schedule;
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_engine::workflow::entry::Call;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig};
-use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
+use posthaste_engine::workflow::{NewEntry, Overrides, Record, WaitFor, Workflow};
 use posthaste_node::NewMessage;
 use posthaste_wire::encoding::{SEALED, is_sealed};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::redact::is_credential;
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// The field of all sealed headers: a value may move from a schedule to its messages, or from a run to the next.
 const FIELD: &str = "header";
@@ -113,22 +114,37 @@ impl Credentials {
         }
     }
 
-    /// Seals all credentials with the newest key, also those that an older one has sealed; false if all of them are.
-    pub(crate) fn renew(self, tenant: TenantId, stored: &mut impl StoredHeaders) -> Result<bool, Unreadable> {
-        let Some(keys) = self.keys else { return Ok(false) };
-        let mut is_changed = false;
-        stored.for_each(&mut |name, value| {
-            let is_current = value.strip_prefix(SEALED).is_some_and(|sealed| keys.is_current(sealed));
-            if is_current || !(is_sealed(value) || is_credential(name)) {
-                return Ok(());
-            }
-            let opened = self.open(tenant, value).map_err(|source| Unreadable { name: name.to_owned(), source })?;
-            *value = sealed_value(keys, tenant, &opened);
-            is_changed = true;
-            Ok(())
-        })?;
-        Ok(is_changed)
+    /// Seals all credentials with the newest key, also those that an older one has sealed. What cannot be read stays as it is.
+    pub(crate) fn renew(self, tenant: TenantId, stored: &mut impl StoredHeaders) -> Renewed {
+        let mut renewed = Renewed::default();
+        let Some(keys) = self.keys else { return renewed };
+        stored
+            .for_each(&mut |name, value| {
+                let is_current = value.strip_prefix(SEALED).is_some_and(|sealed| keys.is_current(sealed));
+                if is_current || !(is_sealed(value) || is_credential(name)) {
+                    return Ok(());
+                }
+                match self.open(tenant, value) {
+                    Ok(opened) => {
+                        *value = sealed_value(keys, tenant, &opened);
+                        renewed.is_changed = true;
+                    }
+                    Err(source) => renewed.unreadable.push(Unreadable { name: name.to_owned(), source }),
+                }
+                Ok(())
+            })
+            .expect("the visit never fails");
+        renewed
     }
+}
+
+/// How headers were sealed with the newest key.
+#[derive(Debug, Default)]
+pub(crate) struct Renewed {
+    /// One or more were not sealed with it before.
+    pub(crate) is_changed: bool,
+    /// Those that stay as they were.
+    pub(crate) unreadable: Vec<Unreadable>,
 }
 
 /// A sealed value is a third longer than the value, and at most this many bytes more.
@@ -251,6 +267,24 @@ impl StoredHeaders for Call {
 impl StoredHeaders for WaitFor {
     fn for_each(&mut self, visit: &mut Visit<'_>) -> Result<(), Unreadable> {
         self.headers.for_each(visit)
+    }
+}
+
+/// All that a run which begins again takes along.
+impl StoredHeaders for Record {
+    fn for_each(&mut self, visit: &mut Visit<'_>) -> Result<(), Unreadable> {
+        let Workflow { run, entries, waits, invokes, .. } = &mut self.workflow;
+        Arc::make_mut(&mut run.config).for_each(visit)?;
+        for entry in entries {
+            let terms = Arc::make_mut(&mut entry.terms);
+            terms.headers.for_each(visit)?;
+            terms.call.for_each(visit)?;
+        }
+        waits.iter_mut().try_for_each(|wait| wait.headers.for_each(visit))?;
+        invokes.iter_mut().try_for_each(|invoke| {
+            invoke.run_headers.for_each(visit)?;
+            invoke.headers.for_each(visit)
+        })
     }
 }
 

@@ -200,10 +200,10 @@ impl From<InvalidDestination> for ApiError {
     }
 }
 
-/// 500: only the operator can help, and the text says how.
+/// 500: only the operator can help, and the text says how. There is no log line, because clients decide how often this happens;
+/// attempts that fail for the same reason write one per minute.
 impl From<Unreadable> for ApiError {
     fn from(unreadable: Unreadable) -> Self {
-        tracing::error!(error = %unreadable, "a stored credential cannot be read");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, unreadable.to_string())
     }
 }

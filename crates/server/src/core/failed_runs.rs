@@ -57,7 +57,7 @@ impl Core {
             // The store must have all of it.
             self.commit()?;
         }
-        let Some(old) = self.store.run_record(tenant, failed, ReadPool::Core)? else { return Ok((Ok(None), 0)) };
+        let Some(mut old) = self.store.run_record(tenant, failed, ReadPool::Core)? else { return Ok((Ok(None), 0)) };
         let (now, bytes) = (self.clock.now(), old.bytes() as usize);
         if !old.workflow.run.failure.as_deref().is_some_and(|failure| failure.is_in_dlq) {
             return Ok((Ok(None), bytes));
@@ -73,6 +73,9 @@ impl Core {
         if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
             return Ok((Ok(None), bytes));
         }
+        // Otherwise plain text or an older key would be carried on as often as the run begins again. Each attempt that needs what
+        // cannot be read says so.
+        self.attempts.core.credentials().renew(tenant, &mut old);
         let (id, overrides) = (fresh_run_id(), overrides.clone());
         let no = self.begin(now, |out| match again {
             Again::Resume => old.resumed(id, now, overrides, out),

@@ -2,7 +2,8 @@
 //!
 //! Messages and runs are written once and end, so they keep the key that they were sealed with.
 
-use super::{Credentials, Unreadable};
+use super::{Credentials, Renewed, StoredHeaders, Unreadable};
+use crate::sealed::CannotOpen;
 use posthaste_engine::event::Op;
 use posthaste_engine::url_group::Edit;
 use posthaste_store::{Durability, Epoch, NamePage, Names, Part, ShardId, Store, StoreError};
@@ -38,7 +39,7 @@ impl Credentials {
         }
         let mut tenants: BTreeSet<TenantId> = store.tenants_with_keys()?.into_iter().collect();
         tenants.extend(store.schedule_states()?.into_iter().map(|(tenant, ..)| tenant));
-        let mut renewal = Renewal { credentials: self, store, shard, now, lease: None };
+        let mut renewal = Renewal { credentials: self, store, shard, now, lease: None, has_begun: false };
         let (mut schedules, mut groups) = (0_u64, 0_u64);
         for tenant in tenants {
             schedules += pages(|page| renewal.schedules(tenant, page))?;
@@ -59,13 +60,15 @@ struct Renewal<'a> {
     now: Timestamp,
     /// Taken when the first schedule has to be written. The core takes its own afterwards.
     lease: Option<Epoch>,
+    /// Something was written, which may take a while for many.
+    has_begun: bool,
 }
 
 /// How many a page has changed, and where the next one begins.
-type Renewed = (u64, Option<String>);
+type Page = (u64, Option<String>);
 
 /// Goes through a list, one page at a time.
-fn pages(mut renew: impl FnMut(&NamePage) -> Result<Renewed, RenewalError>) -> Result<u64, RenewalError> {
+fn pages(mut renew: impl FnMut(&NamePage) -> Result<Page, RenewalError>) -> Result<u64, RenewalError> {
     let (mut page, mut count) = (NamePage { part: Part::Head, ..NamePage::FIRST }, 0);
     loop {
         let (changed, next) = renew(&page)?;
@@ -78,13 +81,11 @@ fn pages(mut renew: impl FnMut(&NamePage) -> Result<Renewed, RenewalError>) -> R
 }
 
 impl Renewal<'_> {
-    fn schedules(&mut self, tenant: TenantId, page: &NamePage) -> Result<Renewed, RenewalError> {
+    fn schedules(&mut self, tenant: TenantId, page: &NamePage) -> Result<Page, RenewalError> {
         let (Names { entries, next }, mut changed) = (self.store.schedules(tenant, page)?, 0);
         for mut head in entries.into_iter().map(|listed| listed.schedule) {
-            let unreadable =
-                |source| RenewalError::Unreadable { what: format!("schedule {}", head.id), tenant: tenant.0, source };
             let mut spec = head.plan.spec.clone();
-            if !self.credentials.renew(tenant, &mut spec).map_err(unreadable)? {
+            if !self.renew(tenant, || format!("schedule {}", head.id), &mut spec)? {
                 continue;
             }
             // With its body, which is written again.
@@ -99,16 +100,11 @@ impl Renewal<'_> {
         Ok((changed, next))
     }
 
-    fn url_groups(&mut self, tenant: TenantId, page: &NamePage) -> Result<Renewed, RenewalError> {
+    fn url_groups(&mut self, tenant: TenantId, page: &NamePage) -> Result<Page, RenewalError> {
         let (Names { entries, next }, mut changed) = (self.store.url_groups(tenant, page)?, 0);
         for mut group in entries {
-            let unreadable = |source| RenewalError::Unreadable {
-                what: format!("URL group {}", group.name),
-                tenant: tenant.0,
-                source,
-            };
             let mut headers = std::mem::take(&mut group.headers);
-            if !self.credentials.renew(tenant, &mut headers).map_err(unreadable)? {
+            if !self.renew(tenant, || format!("URL group {}", group.name), &mut headers)? {
                 continue;
             }
             // Its owner has not changed it, so its time stays.
@@ -117,6 +113,33 @@ impl Renewal<'_> {
             changed += u64::from(edited.is_ok());
         }
         Ok((changed, next))
+    }
+
+    /// Whether it has changed and must be written. Only the key that the operator can add stops the start: a damaged value
+    /// stays, and each attempt that needs it fails and says why.
+    fn renew(
+        &mut self,
+        tenant: TenantId,
+        what: impl Fn() -> String,
+        stored: &mut impl StoredHeaders,
+    ) -> Result<bool, RenewalError> {
+        let Renewed { is_changed, unreadable } = self.credentials.renew(tenant, stored);
+        for source in unreadable {
+            match source.source {
+                CannotOpen::UnknownKey(_) => {
+                    return Err(RenewalError::Unreadable { what: what(), tenant: tenant.0, source });
+                }
+                CannotOpen::UnknownFormat | CannotOpen::Forged => tracing::error!(
+                    tenant = tenant.0, of = what(), header = source.name, error = %source.source,
+                    "a stored credential cannot be read; set this header again, attempts that need it fail until then"
+                ),
+            }
+        }
+        if is_changed && !self.has_begun {
+            tracing::info!("encrypting stored credentials with the newest key; many of them take a while");
+            self.has_begun = true;
+        }
+        Ok(is_changed)
     }
 
     fn epoch(&mut self) -> Result<Epoch, StoreError> {
@@ -216,6 +239,32 @@ mod tests {
         credentials(NEW).renew_stored(&store, SHARD, Timestamp(40)).unwrap();
         assert_eq!(stored(&store), before, "written only when it has to be");
         store.commit(SHARD, epoch, &[], Durability::Lazy).expect("nothing to write takes no lease");
+    }
+
+    #[test]
+    fn damaged_values_stay_and_stop_neither_the_start_nor_the_renewal_of_the_others() {
+        let store = store();
+        credentials(OLD).renew_stored(&store, SHARD, Timestamp(20)).unwrap();
+        let (mut schedule, groups) = stored(&store);
+        // That of another tenant cannot be opened here.
+        let mut of_other = vec![pair("Cookie", "c=1")];
+        credentials(OLD).seal(TenantId(8), &mut of_other);
+        let damaged = [of_other.remove(0), pair("X-Api-Key", "\u{1}sealed:2:a:b")];
+        schedule.plan.spec.headers.extend(damaged.clone());
+        let epoch = store.lease(SHARD, Timestamp(21)).unwrap();
+        store.commit(SHARD, epoch, &[Op::PutSchedule(Arc::new(schedule))], Durability::Synced).unwrap();
+        let edit = Edit::SetHeaders(damaged.to_vec());
+        store.edit_url_group(TENANT, &groups[0].name, &edit, Timestamp(22)).unwrap().unwrap();
+
+        let both = credentials(&format!("{NEW},{OLD}"));
+        both.renew_stored(&store, SHARD, Timestamp(30)).unwrap();
+        let (schedule, groups) = stored(&store);
+        let is_current = |value: &str| credentials(NEW).keys.unwrap().is_current(&value[1..]);
+        assert!(is_current(&schedule.plan.spec.headers[0].1), "the readable header of the same schedule");
+        assert_eq!((&schedule.plan.spec.headers[2..], &groups[0].headers[..]), (&damaged[..], &damaged[..]));
+        assert!(groups[1..].iter().all(|group| is_current(&group.headers[0].1)));
+        let error = both.open(TENANT, &schedule.plan.spec.headers[2].1).unwrap_err();
+        assert_eq!(error, CannotOpen::Forged, "an attempt says why it fails");
     }
 
     #[test]
