@@ -78,7 +78,7 @@ pub struct StartedRun {
     pub deduplicated: bool,
 }
 
-/// A failed run that goes on as a new run.
+/// A failed run that was resumed or restarted as a new run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BegunRun {
@@ -89,7 +89,7 @@ pub struct BegunRun {
     pub workflow_created_at: Option<Timestamp>,
 }
 
-/// Failed runs that go on as new runs.
+/// Failed runs that were resumed or restarted as new runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BegunRuns {

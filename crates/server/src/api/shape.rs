@@ -333,7 +333,7 @@ fn terms(spec: &MessageSpec, timeout: Option<u64>, viewer: &Viewer) -> Terms {
         labels: spec.labels.clone(),
         method: spec.method.as_str().to_owned(),
         parallelism: flow.and_then(|flow| flow.parallelism),
-        // It is told even if nothing but the parallelism is limited.
+        // Present even if only the parallelism is limited.
         period: flow.map(|flow| flow.period_ms.div_ceil(1_000)),
         queue_name: spec.queue.clone(),
         rate: flow.and_then(|flow| flow.rate),
@@ -375,7 +375,7 @@ fn callback_headers(spec: &MessageSpec, callback: Option<&CallbackSpec>, viewer:
     callback.filter(|callback| !callback.headers.is_empty()).map(shown).unwrap_or_default()
 }
 
-/// The flow-control key; its period is told even if nothing but the parallelism is limited.
+/// The flow-control key. Its period is present even if only the parallelism is limited.
 pub(super) fn put_flow(object: &mut Object, flow: Option<&FlowSpec>) {
     let Some(flow) = flow else { return };
     put(object, "flowControlKey", flow.key.as_str());

@@ -64,7 +64,7 @@ impl Viewer {
         }
     }
 
-    /// Headers that somebody answered with, or those of a URL group.
+    /// Headers of a response, or of a URL group.
     pub(super) fn received_headers(&self, headers: &[(String, String)]) -> HeaderLists {
         let nothing = RedactFields::default();
         header_lists(headers, |name, value| self.stored_value(self.hides_header(&nothing, name), value, str::to_owned))

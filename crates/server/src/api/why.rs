@@ -37,15 +37,15 @@ pub(super) async fn get(
     let (text, id) = (id.text(), id.or_absent(absent)?);
     let record = app.read(tenant, move |store| known(store, tenant, id)).await?;
     let record = record.ok_or_else(|| absent(text))?;
-    let mut told = told(&app, tenant, record).await?.ok_or_else(|| absent(text))?;
+    let mut report = describe(&app, tenant, record).await?.ok_or_else(|| absent(text))?;
     if let Some(Count { count, first, last }) = app.duplicates.of(id) {
-        told.duplicates = Some(Duplicates { count, first_at: first, last_at: last });
+        report.duplicates = Some(Duplicates { count, first_at: first, last_at: last });
     }
-    Ok(Json(told))
+    Ok(Json(report))
 }
 
-/// What is told of a message; `None` if it has gone meanwhile.
-async fn told(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<Why>, ApiError> {
+/// Describes the state of a message; `None` if it was deleted meanwhile.
+async fn describe(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<Why>, ApiError> {
     let Some(live) = record.live else { return Ok(Some(of_ended(&record, app.clock.now()))) };
     let waiting = {
         let _turn = turn(app, tenant).await?;
@@ -148,19 +148,19 @@ fn of_ended(known: &Known, now: Timestamp) -> Why {
         return begun(known, text, last, WaitsFor::Nothing);
     };
     let sentence = why::ended_sentence(&ending, &subject, known.in_dlq, now);
-    let mut told = begun(known, sentence, Some(log_state(ending.state)), WaitsFor::Nothing);
+    let mut report = begun(known, sentence, Some(log_state(ending.state)), WaitsFor::Nothing);
     let Ending { at, attempts, last, dlq_id, .. } = ending;
-    told.ended_at = Some(at);
-    told.attempts = Some(attempts.into());
-    put_answer(&mut told, last.as_ref());
-    told.dlq_id = dlq_id.filter(|_| known.in_dlq);
-    told
+    report.ended_at = Some(at);
+    report.attempts = Some(attempts.into());
+    put_answer(&mut report, last.as_ref());
+    report.dlq_id = dlq_id.filter(|_| known.in_dlq);
+    report
 }
 
-fn put_answer(told: &mut Why, answer: Option<&Answer>) {
+fn put_answer(report: &mut Why, answer: Option<&Answer>) {
     match answer {
-        Some(Answer::Status(status)) => told.last_status = Some(*status),
-        Some(Answer::Error(error)) => told.last_error = Some(error.clone()),
+        Some(Answer::Status(status)) => report.last_status = Some(*status),
+        Some(Answer::Error(error)) => report.last_error = Some(error.clone()),
         None => {}
     }
 }
@@ -175,13 +175,13 @@ fn of_live(known: &Known, waiting: &WaitReason, now: Timestamp) -> Why {
     let since = last_of(Stage::Active).map(|event| event.at);
     let sentence = why::waiting_sentence(waiting, &subject(&known.message, &origin), answer.as_ref(), since, now);
     let state = log_state(known.events.last().map_or(Stage::Created, |event| event.state));
-    let mut told = begun(known, sentence, Some(state), waits_for(&waiting.obstacle));
-    told.attempts = Some(waiting.retried.into());
-    told.due_at = Some(waiting.due);
-    put_answer(&mut told, answer.as_ref());
-    told.cancel_requested = waiting.cancel_requested;
-    put_obstacle(&mut told, waiting, now);
-    told
+    let mut report = begun(known, sentence, Some(state), waits_for(&waiting.obstacle));
+    report.attempts = Some(waiting.retried.into());
+    report.due_at = Some(waiting.due);
+    put_answer(&mut report, answer.as_ref());
+    report.cancel_requested = waiting.cancel_requested;
+    put_obstacle(&mut report, waiting, now);
+    report
 }
 
 /// An obstacle, as responses name it.
@@ -197,21 +197,21 @@ fn waits_for(obstacle: &Obstacle) -> WaitsFor {
     }
 }
 
-fn put_obstacle(told: &mut Why, waiting: &WaitReason, now: Timestamp) {
+fn put_obstacle(report: &mut Why, waiting: &WaitReason, now: Timestamp) {
     match &waiting.obstacle {
-        Obstacle::Time => told.estimate_ms = Some(waiting.due.millis_since(now)),
+        Obstacle::Time => report.estimate_ms = Some(waiting.due.millis_since(now)),
         Obstacle::Queue(InQueue { name, paused, changed_at, parallelism, taken, position }) => {
-            told.queue = Some(QueueFacts {
+            report.queue = Some(QueueFacts {
                 name: name.clone(),
                 paused: *paused,
                 parallelism: *parallelism,
                 under_way: *taken as u64,
                 updated_at: *changed_at,
             });
-            put_position(told, *position);
+            put_position(report, *position);
         }
         Obstacle::Flow(InFlow { key, paused, parallelism, in_flight, rate, period_ms, position, opens_at }) => {
-            told.flow_control = Some(FlowFacts {
+            report.flow_control = Some(FlowFacts {
                 key: key.clone(),
                 paused: *paused,
                 parallelism: *parallelism,
@@ -219,22 +219,22 @@ fn put_obstacle(told: &mut Why, waiting: &WaitReason, now: Timestamp) {
                 rate: *rate,
                 period_ms: *period_ms,
             });
-            put_position(told, Some(*position));
-            told.estimate_ms = opens_at.map(|opens_at| opens_at.millis_since(now));
+            put_position(report, Some(*position));
+            report.estimate_ms = opens_at.map(|opens_at| opens_at.millis_since(now));
         }
         Obstacle::Destination(destination) => {
-            told.destination =
+            report.destination =
                 Some(DestinationFacts { under_way: destination.in_flight as u64, max: destination.max as u64 });
-            put_position(told, Some(destination.position));
+            put_position(report, Some(destination.position));
         }
         Obstacle::Room(_) | Obstacle::Attempt | Obstacle::Stopping | Obstacle::Nothing => {}
     }
 }
 
-fn put_position(told: &mut Why, position: Option<Position>) {
+fn put_position(report: &mut Why, position: Option<Position>) {
     match position {
-        Some(Position::Nth(nth)) => told.position = Some(nth as u64),
-        Some(Position::Beyond(count)) => told.position_more_than = Some(count as u64),
+        Some(Position::Nth(nth)) => report.position = Some(nth as u64),
+        Some(Position::Beyond(count)) => report.position_more_than = Some(count as u64),
         None => {}
     }
 }
